@@ -120,4 +120,4 @@ class LeaseHeldError(ZephonError):
 
 
 class LeaseLostError(ZephonError):
-    """This process's lease was taken over (it was stopped or cut off for longer than the lease's time to live)."""
+    """Another process took over this one's lease, because it stood still for longer than the lease's time to live."""

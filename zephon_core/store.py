@@ -243,13 +243,17 @@ class ArtifactStore:
         """Return the document of the lease called `name`."""
         return self.root / "leases" / f"{name}.lease"
 
+    def partial_path(self, recipe: Recipe) -> Path:
+        """Return where `recipe` is made before it is finished."""
+        directory = self.directory(recipe.kind, recipe.fingerprint)
+        return directory.with_name(f"{directory.name}.partial")
+
     def partial(self, recipe: Recipe) -> Path:
         """Return the directory in which `recipe` is made, created if need be; to be called under the recipe's lease.
 
         Raises MismatchError if it was begun for other inputs or options.
         """
-        directory = self.directory(recipe.kind, recipe.fingerprint)
-        partial = directory.with_name(f"{directory.name}.partial")
+        partial = self.partial_path(recipe)
         partial.mkdir(parents=True, exist_ok=True)
         for path in partial.rglob("*"):  # a run killed while it sealed its files left them read-only
             if (status := path.stat()).st_nlink == 1:
@@ -288,7 +292,7 @@ class ArtifactStore:
         Raises LeaseLostError if another process took the work over in the meantime.
         """
         directory = self.directory(recipe.kind, recipe.fingerprint)
-        partial = directory.with_name(f"{directory.name}.partial")
+        partial = self.partial_path(recipe)
         (partial / RECIPE_NAME).unlink(missing_ok=True)
         (partial / RECORD_NAME).unlink(missing_ok=True)
         files = _seal_files(partial, known or {}, progress)

@@ -6,6 +6,7 @@ Nothing in `RunOptions` changes a byte of what is made.
 
 from __future__ import annotations
 
+import os
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -197,6 +198,11 @@ class BankSpec(_Frozen):
         description="One JSON object of every text's SHA-1 and row. Switch off for very large banks: readers use the mapped index.",
     )
 
+    @property
+    def tokenizer_path(self) -> str:
+        """The tokenizer's folder or file: as set, else the model's folder."""
+        return self.tokenize.tokenizer or self.encode.model.path
+
 
 class RunOptions(_Frozen):
     """How a build runs. Nothing here changes what is made."""
@@ -244,6 +250,11 @@ class RunOptions(_Frozen):
         default=None, title="Part", description="Encode only this part (0 is the first). Empty: all of them.", ge=0
     )
     refresh: bool = Field(default=False, title="Refresh", description="Recompute even what is there, and compare.")
+
+    @property
+    def worker_count(self) -> int:
+        """How many workers a step may use: as set, else one a core that this process may run on."""
+        return self.workers or len(os.sched_getaffinity(0))
 
     @model_validator(mode="after")
     def _part_is_one_of_parts(self) -> RunOptions:

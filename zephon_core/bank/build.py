@@ -1,0 +1,81 @@
+"""Build a bank from start to finish in this process."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from zephon_core.bank import steps
+from zephon_core.bank.specs import BankSpec, RunOptions
+from zephon_core.progress import NULL_PROGRESS, Progress
+from zephon_core.store import ArtifactStore
+
+__all__ = ["BankResult", "build_bank"]
+
+
+@dataclass(frozen=True)
+class BankResult:
+    """What a build made: where the bank is, what it holds, which steps were there already and how long the others took."""
+
+    bank: str
+    fingerprint: str
+    text_count: int
+    encoded_rows: int
+    complete: bool
+    cached: dict[str, bool]
+    seconds: dict[str, float]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the result as one JSON object."""
+        return dict(vars(self))
+
+
+def build_bank(
+    spec: BankSpec,
+    run: RunOptions | None = None,
+    *,
+    store: ArtifactStore | None = None,
+    progress: Progress = NULL_PROGRESS,
+) -> BankResult:
+    """Scan, tokenize, encode and assemble a bank; steps whose artifacts are in the store are not done again.
+
+    Interrupted anywhere, the same call goes on where it was. Raises the errors of the steps (see `zephon_core.bank.steps`).
+    """
+    run = run or RunOptions()
+    store = store or ArtifactStore(run.store)
+    seconds: dict[str, float] = {}
+    cached: dict[str, bool] = {}
+    clock = time.monotonic()
+
+    def lap(name: str) -> None:
+        nonlocal clock
+        now = time.monotonic()
+        seconds[name] = round(now - clock, 3)
+        clock = now
+
+    identity = steps.identify(spec, store=store, progress=progress)
+    lap("identify")
+    cached["scan"] = steps.scan(spec, identity, run, store=store, progress=progress, force=run.refresh).cached
+    lap("scan")
+    cached["tokenize"] = steps.tokenize(spec, identity, run, store=store, progress=progress, force=run.refresh).cached
+    lap("tokenize")
+    if run.refresh:
+        steps.restart_encode(spec, identity, run, store=store, progress=progress)
+    encoded = steps.encode(spec, identity, run, store=store, progress=progress, force=run.refresh)
+    cached["encode"] = encoded.built is not None and encoded.built.cached
+    lap("encode")
+    built = steps.assemble(spec, identity, run, store=store, progress=progress, force=run.refresh)
+    cached["manifest"] = built is not None and built.cached
+    lap("manifest")
+    folder = str(Path(run.output).expanduser().absolute()) if run.output else built.ref.url if built else ""
+    return BankResult(
+        bank=folder,
+        fingerprint=steps.bank_recipes(spec, identity).bank.fingerprint,
+        text_count=encoded.outcome.text_count,
+        encoded_rows=encoded.outcome.encoded_rows,
+        complete=built is not None,
+        cached=cached,
+        seconds=seconds,
+    )
