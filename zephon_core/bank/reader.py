@@ -46,7 +46,6 @@ class FeatureBank:
                 str(path / manifest["bank"]), f"has shape {self.features.shape}", wanted=f"{shape}", remedy="Rebuild the bank."
             )
         self._digests = self._map("digests.npy")
-        self._digest_words = self._digests.reshape(-1).view("S20")
         self._rows = self._map("rows.npy")
         self._text_offsets: npt.NDArray[np.uint64] | None = None
 
@@ -95,12 +94,12 @@ class FeatureBank:
         if not len(self) or not texts:
             return np.full(len(texts), -1, np.int64)
         wanted = np.frombuffer(b"".join(map(text_digest, texts)), "S20")
-        places = np.minimum(np.searchsorted(self._digest_words, wanted), len(self) - 1)
-        return np.where(self._digest_words[places] == wanted, self._rows[places].astype(np.int64), -1)
+        filed, rows = self.index
+        places = np.minimum(np.searchsorted(filed, wanted), len(self) - 1)
+        return np.where(filed[places] == wanted, rows[places].astype(np.int64), -1)
 
     def row_of_digest(self, digest: bytes) -> int | None:
         """Return the row filed under a SHA-1 (20 bytes), None where there is none."""
-        words = self._digest_words
         low, high = 0, len(self)
         while low < high:
             middle = (low + high) // 2
@@ -108,7 +107,7 @@ class FeatureBank:
                 low = middle + 1
             else:
                 high = middle
-        if low < len(words) and self._digests[low].tobytes() == digest:
+        if low < len(self) and self._digests[low].tobytes() == digest:
             return int(self._rows[low])
         return None
 
@@ -128,6 +127,11 @@ class FeatureBank:
         with (self.path / self.manifest["texts"]).open("rb") as handle:
             for line in handle:
                 yield orjson.loads(line)
+
+    @property
+    def index(self) -> tuple[npt.NDArray[np.bytes_], npt.NDArray[np.unsignedinteger[Any]]]:
+        """The mapped index: all SHA-1 digests in ascending order (S20 [rows]) and the row of each (unsigned [rows])."""
+        return self._digests.reshape(-1).view("S20"), self._rows
 
     @property
     def valid(self) -> npt.NDArray[np.bool_]:
