@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from zephon_core.bank.look import add_commands
 from zephon_core.console import Flag, JsonOption, VerboseOption, choose_progress, emit, validated, with_parameters
 from zephon_core.errors import SpecError
 
@@ -61,6 +62,20 @@ def build(*, values: dict[str, Any], as_json: JsonOption = False, verbose: Verbo
 
     result = build_bank(spec, run, progress=choose_progress(as_json=as_json, verbose=verbose))
     emit(result.to_json(), as_json=as_json, render=lambda: _show_result(result))
+
+
+@app.command()
+@with_parameters(_FLAGS)
+def plan(*, values: dict[str, Any], as_json: JsonOption = False, verbose: VerboseOption = False) -> None:
+    """Say what a build would do: blocks, tokens, FLOPs, bytes, peak memory. Scans and tokenizes; loads no model."""
+    spec, run = _parameters(values)
+    from zephon_core.bank.build import plan_bank
+
+    result = plan_bank(spec, run, progress=choose_progress(as_json=as_json, verbose=verbose))
+    emit(result, as_json=as_json, render=lambda: _show_plan(result))
+
+
+add_commands(app)
 
 
 def _parameters(values: dict[str, Any]) -> tuple[BankSpec, RunOptions]:

@@ -1,0 +1,31 @@
+"""Encode a text of the moment as a bank's texts were encoded, to compare it with them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from zephon_core.bank.encode import row_encoder
+from zephon_core.bank.reader import FeatureBank
+from zephon_core.bank.specs import BankSpec
+from zephon_core.tokenizers import load_tokenizer
+
+__all__ = ["encode_text"]
+
+
+def encode_text(bank: FeatureBank, text: str) -> npt.NDArray[np.floating[Any]]:
+    """Return a text's feature vector [hidden_size]: the stored one if the bank holds the text, else encoded now.
+
+    Raises TokenizerError or ModelError if the bank's tokenizer or model is no longer where it was.
+    """
+    row = bank.row(text) if text in bank else None
+    if row is not None and bank.valid[row]:
+        return np.asarray(bank.features[row])
+    spec = BankSpec.model_validate(bank.manifest["spec"])
+    tokenizer = load_tokenizer(spec.tokenizer_path)
+    ids, lengths = tokenizer.encode_batch([text.strip()], max_tokens=spec.tokenize.max_key_tokens)
+    kept = np.asarray(ids[: int(lengths[0])], np.int64) if lengths[0] else np.zeros(1, np.int64)
+    vectors: npt.NDArray[np.float32] = row_encoder(spec.encode)([kept])
+    return vectors[0]

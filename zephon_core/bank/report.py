@@ -1,0 +1,204 @@
+"""The page that a person looks at after a build: report.html, self-contained."""
+
+from __future__ import annotations
+
+import html
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from zephon_core.atomic import write_bytes
+from zephon_core.html import Bar, bars, columns, line, page, section, stacked, table, tiles
+from zephon_core.progress import format_amount
+
+__all__ = ["REPORT_NAME", "length_bins", "render_report"]
+
+REPORT_NAME = "report.html"
+_MOST_COLUMNS = 64
+_MOST_BAD_ROWS = 20
+
+
+def render_report(manifest: Mapping[str, Any], directory: Path) -> None:
+    """Write report.html for the bank in `directory`, from its manifest and the length table that lies there."""
+    lengths = np.load(directory / "lengths.npy", mmap_mode="r")
+    body = [
+        _figures(manifest),
+        _lengths(manifest, lengths),
+        _sources(manifest),
+        _time(manifest),
+        _bytes(manifest),
+        _bad_rows(manifest, directory),
+        _receipts(manifest),
+        _settings(manifest),
+    ]
+    complete = bool(manifest["complete"])
+    write_bytes(
+        directory / REPORT_NAME,
+        page(
+            manifest["name"],
+            [part for part in body if part],
+            badge="complete" if complete else f"{manifest['encoded_rows']:,} of {manifest['text_count']:,} rows",
+            good=complete,
+            subtitle=f"Feature bank <code>{html.escape(manifest['fingerprints']['bank'])}</code>, encoded by "
+            f"<code>{html.escape(manifest['model_path'])}</code>",
+        ).encode(),
+    )
+
+
+def _figures(manifest: Mapping[str, Any]) -> str:
+    scan, tokens = manifest["statistics"]["scan"], manifest["statistics"]["tokens"]
+    values = [
+        (f"{manifest['text_count']:,}", "distinct texts"),
+        (f"{scan['texts']:,}", f"texts in all; each encoded once ({_ratio(scan['texts'], manifest['text_count'])})"),
+        (f"{tokens['tokens']:,}", "tokens"),
+        (f"{_share(tokens['truncated'], manifest['text_count']):.1%}", f"texts cut off at {manifest['max_key_tokens']} tokens"),
+        (f"{manifest['hidden_size']:,}", f"features a text, {manifest['dtype'].removesuffix('_memmap')}"),
+        (format_amount(manifest["files"][manifest["bank"]]["bytes"], "B"), "matrix"),
+    ]
+    if rate := manifest["statistics"]["encode"].get("tokens_per_s"):
+        values.append((f"{rate:,.0f}", "tokens a second"))
+    return tiles(values)
+
+
+def _ratio(total: int, distinct: int) -> str:
+    return f"{total / distinct:.2f} times" if distinct else "none"
+
+
+def _share(part: float, whole: float) -> float:
+    return part / whole if whole else 0.0
+
+
+def length_bins(lengths: npt.NDArray[np.int32], longest: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Bin token lengths 1..longest into at most 64 equal bins; returns the bins' first lengths and the counts, int64 each."""
+    width = max(1, -(-longest // _MOST_COLUMNS))
+    counts = np.bincount((np.asarray(lengths, np.int64) - 1) // width, minlength=-(-longest // width))
+    return np.arange(len(counts), dtype=np.int64) * width + 1, counts.astype(np.int64)
+
+
+def _lengths(manifest: Mapping[str, Any], lengths: npt.NDArray[np.int32]) -> str:
+    if not len(lengths):
+        return ""
+    longest = int(lengths.max())
+    firsts, counts = length_bins(lengths, longest)
+    width = int(firsts[1] - firsts[0]) if len(firsts) > 1 else 1
+    cut = int(manifest["max_key_tokens"])
+    chart = columns(
+        [
+            Bar(
+                str(first),
+                float(count),
+                f"{first} to {first + width - 1} tokens: {count:,} texts" if width > 1 else f"{first} tokens: {count:,} texts",
+                accent=first <= cut < first + width and longest == cut,
+            )
+            for first, count in zip(firsts.tolist(), counts.tolist(), strict=True)
+        ],
+        describe="histogram of token lengths",
+    )
+    truncated = manifest["statistics"]["tokens"]["truncated"]
+    quartiles = np.percentile(lengths, [25, 50, 75])
+    words = f"Half of the texts have {quartiles[0]:.0f} to {quartiles[2]:.0f} tokens, the median {quartiles[1]:.0f}, "
+    words += f"the longest {longest}. "
+    words += f"{truncated:,} longer texts were cut off at {cut}." if truncated else "No text was cut off."
+    return section("Length of the texts", words, chart)
+
+
+def _sources(manifest: Mapping[str, Any]) -> str:
+    rows = [
+        [
+            source["name"] or Path(source["url"]).name,
+            format_amount(source["bytes"], "B"),
+            source.get("rows", 0),
+            source.get("bad_rows", 0),
+            source["sha256"][:16],
+        ]
+        for source in manifest["sources"]
+    ]
+    kinds = [[kind, count] for kind, count in manifest["kinds"].items()]
+    return section(
+        "Sources",
+        "What was read, in order. A text counts for the kind under which it appeared first.",
+        table(["source", "size", "rows", "bad rows", "SHA-256"], rows),
+        table(["kind", "distinct texts"], kinds),
+    )
+
+
+def _time(manifest: Mapping[str, Any]) -> str:
+    seconds = {name: float(value) for name, value in manifest["seconds"].items() if value}
+    parts = [Bar(name, value, f"{value:,.1f} s") for name, value in seconds.items()]
+    samples = manifest["statistics"]["encode"].get("throughput", [])
+    chart = line(
+        [(float(at), float(rate)) for at, rate in samples],
+        x_label="seconds",
+        y_label="tokens a second",
+        describe="encoding throughput over time",
+    )
+    return section(
+        "Where the time went",
+        "Seconds a step took when it was made, and the encoder's speed while it ran.",
+        stacked(parts, describe="share of each step in the time"),
+        chart,
+    )
+
+
+def _bytes(manifest: Mapping[str, Any]) -> str:
+    files = sorted(manifest["files"].items(), key=lambda item: -item[1]["bytes"])
+    values = [Bar(name, float(file["bytes"]), format_amount(file["bytes"], "B")) for name, file in files]
+    total = format_amount(sum(file["bytes"] for _, file in files), "B")
+    return section("Where the bytes went", f"{total} in {len(files)} files.", bars(values, describe="size of each file"))
+
+
+def _bad_rows(manifest: Mapping[str, Any], directory: Path) -> str:
+    path = directory / "bad_rows.jsonl"
+    reasons = manifest["statistics"]["scan"].get("bad_rows", {})
+    if not path.exists():
+        return section("Quarantined rows", "None: every row was read.")
+    names = [source["name"] or Path(source["url"]).name for source in manifest["sources"]]
+    examples = []
+    with path.open("rb") as handle:
+        for _, raw in zip(range(_MOST_BAD_ROWS), handle, strict=False):
+            row = json.loads(raw)
+            examples.append([names[row["source"]], row["row"], row["reason"], str(row.get("raw", "(bytes)"))[:120]])
+    return section(
+        "Quarantined rows",
+        f"{sum(reasons.values()):,} rows were set aside in bad_rows.jsonl; the first {len(examples)} are shown.",
+        table(["reason", "rows"], [[reason, count] for reason, count in reasons.items()]),
+        table(["source", "row", "reason", "beginning"], examples),
+    )
+
+
+def _receipts(manifest: Mapping[str, Any]) -> str:
+    receipts = manifest["statistics"]["encode"].get("receipts") or []
+    if not receipts:
+        return ""
+    rows = [
+        [
+            receipt["name"],
+            receipt["rows"],
+            f"{receipt['lowest_cosine']:.7f}",
+            f"{receipt['mean_cosine']:.7f}",
+            f"{receipt['largest_deviation']:.2e}",
+        ]
+        for receipt in receipts
+    ]
+    return section(
+        "Receipts",
+        "How far features of the same rows lie apart when computed otherwise: what equality a reader may expect.",
+        table(["compared with", "rows", "lowest cosine", "mean cosine", "largest deviation"], rows),
+    )
+
+
+def _settings(manifest: Mapping[str, Any]) -> str:
+    encode = manifest["spec"]["encode"]
+    rows = [[name, str(value)] for name, value in {**encode["model"], **{k: v for k, v in encode.items() if k != "model"}}.items()]
+    rows += [["tokenizer SHA-256", manifest["tokenizer"]["sha256"]], ["model SHA-256", manifest["model"]["sha256"]]]
+    versions = [[name, version] for name, version in manifest["versions"].items()]
+    return section(
+        "Settings and versions",
+        "What decided the features.",
+        table(["setting", "value"], rows),
+        table(["package", "version"], versions),
+    )
