@@ -49,7 +49,7 @@ check: $(VENV)/.check  ## ruff, mypy --strict, import-linter, docs
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 bench: $(VENV)/.bench  ## measure against peers, side by side; results in benchmarks/results
 	@$(BIN)/python -m benchmarks
@@ -61,7 +61,7 @@ down: $(VENV)/.demo  ## stop what `make up` started
 	@$(BIN)/python -m deployments.local down
 
 docs: $(VENV)/.check  ## serve the documentation on loopback
-	$(BIN)/mkdocs serve
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve
 
 clean:  ## remove the virtual environment and everything that was built
 	rm -rf $(VENV) build site *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

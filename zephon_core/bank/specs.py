@@ -24,6 +24,7 @@ __all__ = [
     "RunOptions",
     "ScanSpec",
     "StoreDtype",
+    "TaskRunner",
     "TokenizeSpec",
 ]
 
@@ -66,6 +67,15 @@ class StoreDtype(StrEnum):
 
     FLOAT16 = "float16"
     FLOAT32 = "float32"
+
+
+class TaskRunner(StrEnum):
+    """What runs the parts of a flow's step (Prefect's task runners)."""
+
+    THREAD = "thread"
+    PROCESS = "process"
+    RAY = "ray"
+    DASK = "dask"
 
 
 class FieldSpec(_Frozen):
@@ -158,7 +168,7 @@ class TokenizeSpec(_Frozen):
 class EncodeSpec(_Frozen):
     """The frozen model, and what decides the features it gives."""
 
-    model: ModelSpec
+    model: ModelSpec = Field(title="Model")
     pooling: Pooling = Field(
         default=Pooling.MODEL,
         title="Pooling",
@@ -189,9 +199,9 @@ class BankSpec(_Frozen):
         description="What people call this bank; it names runs and pages, and changes nothing in the bank.",
         pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$",
     )
-    scan: ScanSpec
-    tokenize: TokenizeSpec = TokenizeSpec()
-    encode: EncodeSpec
+    scan: ScanSpec = Field(title="Scan")
+    tokenize: TokenizeSpec = Field(default=TokenizeSpec(), title="Tokenize")
+    encode: EncodeSpec = Field(title="Encode")
     write_index: bool = Field(
         default=True,
         title="Write index.json",
@@ -250,6 +260,14 @@ class RunOptions(_Frozen):
         default=None, title="Part", description="Encode only this part (0 is the first). Empty: all of them.", ge=0
     )
     refresh: bool = Field(default=False, title="Refresh", description="Recompute even what is there, and compare.")
+    task_runner: TaskRunner = Field(
+        default=TaskRunner.THREAD,
+        title="Task runner",
+        description="What runs the parts in a Prefect flow: threads or processes here, or a Ray or Dask cluster.",
+    )
+    cluster: str = Field(
+        default="", title="Cluster", description="Address of the Ray or Dask cluster. Empty: a local one for this run."
+    )
 
     @property
     def worker_count(self) -> int:
