@@ -12,7 +12,7 @@ from zephon_core.bank.specs import BankSpec, RunOptions
 from zephon_core.progress import NULL_PROGRESS, Progress
 from zephon_core.store import ArtifactStore
 
-__all__ = ["BankResult", "build_bank"]
+__all__ = ["BankResult", "build_bank", "plan_bank"]
 
 
 @dataclass(frozen=True)
@@ -79,3 +79,28 @@ def build_bank(
         cached=cached,
         seconds=seconds,
     )
+
+
+def plan_bank(
+    spec: BankSpec,
+    run: RunOptions | None = None,
+    *,
+    store: ArtifactStore | None = None,
+    progress: Progress = NULL_PROGRESS,
+) -> dict[str, Any]:
+    """Scan and tokenize (both are kept for the build) and predict the encode, without loading a model.
+
+    Returns what `EncodePlan.to_json` does. Raises the errors of the steps.
+    """
+    import numpy as np
+
+    from zephon_core.bank.encode_run import make_plan
+    from zephon_core.bank.plan import predict_encode
+
+    run = run or RunOptions()
+    store = store or ArtifactStore(run.store)
+    identity = steps.identify(spec, store=store, progress=progress)
+    steps.scan(spec, identity, run, store=store, progress=progress)
+    tokens = steps.tokenize(spec, identity, run, store=store, progress=progress).ref
+    lengths = np.load(tokens.path / "lengths.npy", mmap_mode="r")
+    return predict_encode(lengths, make_plan(lengths, spec.encode), spec.encode).to_json()

@@ -10,6 +10,7 @@ import typer
 from zephon_core.bank.look import add_commands
 from zephon_core.console import Flag, JsonOption, VerboseOption, choose_progress, emit, validated, with_parameters
 from zephon_core.errors import SpecError
+from zephon_core.progress import format_amount
 
 if TYPE_CHECKING:
     from zephon_core.bank.build import BankResult
@@ -109,3 +110,17 @@ def _show_result(result: BankResult) -> None:
     if result.bank:
         console.print(f"bank      {result.bank}", soft_wrap=True)
         console.print(f"report    {Path(result.bank) / 'report.html'}", soft_wrap=True)
+
+
+def _show_plan(plan: dict[str, Any]) -> None:
+    pairs = {
+        "texts": f"{plan['rows']:,} of up to {plan['longest']:,} tokens, {plan['distinct_lengths']:,} different lengths",
+        "tokens": f"{plan['tokens']:,} ({plan['padded_tokens']:,} with padding)",
+        "blocks": f"{plan['blocks']:,}",
+        "model": f"{format_amount(plan['parameters'], 'parameters')}, {plan['hidden_size']} features",
+        "work": format_amount(plan["flops"], "FLOP"),
+        "disk": format_amount(plan["disk_bytes"], "B"),
+        "memory": f"{format_amount(plan['peak_memory_bytes'], 'B')} a worker beside the runtime",
+    }
+    for name, value in pairs.items():
+        typer.echo(f"{name:<8}{value}")

@@ -87,7 +87,7 @@ def fill_bank_directory(parts: BankParts, directory: Path) -> dict[str, FileReco
         else:
             shutil.copyfile(parts.encoded / name, directory / name)
             files[name] = _seal(directory / name)
-    valid = valid_rows(parts.encoded)
+    valid = valid_rows(parts.encoded, parts.tokens)
     if not valid.all():
         np.save(directory / VALID_NAME, valid)
         files[VALID_NAME] = _seal(directory / VALID_NAME)

@@ -25,7 +25,6 @@ def encode_text(bank: FeatureBank, text: str) -> npt.NDArray[np.floating[Any]]:
         return np.asarray(bank.features[row])
     spec = BankSpec.model_validate(bank.manifest["spec"])
     tokenizer = load_tokenizer(spec.tokenizer_path)
-    ids, lengths = tokenizer.encode_batch([text.strip()], max_tokens=spec.tokenize.max_key_tokens)
-    kept = np.asarray(ids[: int(lengths[0])], np.int64) if lengths[0] else np.zeros(1, np.int64)
-    vectors: npt.NDArray[np.float32] = row_encoder(spec.encode)([kept])
+    ids = tokenizer.encode_batch([text.strip()], max_tokens=spec.tokenize.max_key_tokens).ids
+    vectors: npt.NDArray[np.float32] = row_encoder(spec.encode)([ids.astype(np.int64)])
     return vectors[0]

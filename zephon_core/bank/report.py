@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ __all__ = ["REPORT_NAME", "length_bins", "render_report"]
 REPORT_NAME = "report.html"
 _MOST_COLUMNS = 64
 _MOST_BAD_ROWS = 20
+_MOST_SAMPLES = 24
 
 
 def render_report(manifest: Mapping[str, Any], directory: Path) -> None:
@@ -53,19 +54,21 @@ def _figures(manifest: Mapping[str, Any]) -> str:
     scan, tokens = manifest["statistics"]["scan"], manifest["statistics"]["tokens"]
     values = [
         (f"{manifest['text_count']:,}", "distinct texts"),
-        (f"{scan['texts']:,}", f"texts in all; each encoded once ({_ratio(scan['texts'], manifest['text_count'])})"),
+        (f"{scan['texts']:,}", f"texts in all: {_ratio(scan['texts'], manifest['text_count'])} for each distinct one"),
         (f"{tokens['tokens']:,}", "tokens"),
         (f"{_share(tokens['truncated'], manifest['text_count']):.1%}", f"texts cut off at {manifest['max_key_tokens']} tokens"),
         (f"{manifest['hidden_size']:,}", f"features a text, {manifest['dtype'].removesuffix('_memmap')}"),
         (format_amount(manifest["files"][manifest["bank"]]["bytes"], "B"), "matrix"),
     ]
-    if rate := manifest["statistics"]["encode"].get("tokens_per_s"):
+    if rate := manifest["statistics"]["encode"].get("tokens_per_second"):
         values.append((f"{rate:,.0f}", "tokens a second"))
+    if seconds := sum(float(value) for value in manifest["seconds"].values() if value):
+        values.append((f"{seconds:,.0f} s", "from the first row to the last feature"))
     return tiles(values)
 
 
 def _ratio(total: int, distinct: int) -> str:
-    return f"{total / distinct:.2f} times" if distinct else "none"
+    return f"{total / distinct:.1f}" if distinct else "none"
 
 
 def _share(part: float, whole: float) -> float:
@@ -131,7 +134,7 @@ def _time(manifest: Mapping[str, Any]) -> str:
     parts = [Bar(name, value, f"{value:,.1f} s") for name, value in seconds.items()]
     samples = manifest["statistics"]["encode"].get("throughput", [])
     chart = line(
-        [(float(at), float(rate)) for at, rate in samples],
+        _thinned(samples),
         x_label="seconds",
         y_label="tokens a second",
         describe="encoding throughput over time",
@@ -142,6 +145,13 @@ def _time(manifest: Mapping[str, Any]) -> str:
         stacked(parts, describe="share of each step in the time"),
         chart,
     )
+
+
+def _thinned(samples: Sequence[Sequence[float]]) -> list[tuple[float, float]]:
+    """Average neighbouring samples of equal spacing until few enough are left for a line that can be read."""
+    width = -(-len(samples) // _MOST_SAMPLES) or 1
+    groups = [samples[first : first + width] for first in range(0, len(samples), width)]
+    return [(float(group[0][0]), sum(rate for _, rate in group) / len(group)) for group in groups]
 
 
 def _bytes(manifest: Mapping[str, Any]) -> str:
@@ -171,23 +181,20 @@ def _bad_rows(manifest: Mapping[str, Any], directory: Path) -> str:
 
 
 def _receipts(manifest: Mapping[str, Any]) -> str:
-    receipts = manifest["statistics"]["encode"].get("receipts") or []
-    if not receipts:
+    receipt = manifest["statistics"]["encode"].get("receipt")
+    if not receipt or not receipt["probe"]["rows"]:
         return ""
+    names = {"float32": "stored features and plain float32", "batch_shapes": "a row alone and among others"}
     rows = [
-        [
-            receipt["name"],
-            receipt["rows"],
-            f"{receipt['lowest_cosine']:.7f}",
-            f"{receipt['mean_cosine']:.7f}",
-            f"{receipt['largest_deviation']:.2e}",
-        ]
-        for receipt in receipts
+        [name, figures["lowest_cosine"], figures["mean_cosine"], f"{figures['largest_deviation']:.2e}"]
+        if "skipped" not in figures
+        else [name, figures["skipped"], "", ""]
+        for name, figures in ((names[key], receipt[key]) for key in names if key in receipt)
     ]
     return section(
         "Receipts",
-        "How far features of the same rows lie apart when computed otherwise: what equality a reader may expect.",
-        table(["compared with", "rows", "lowest cosine", "mean cosine", "largest deviation"], rows),
+        f"How far features of {receipt['probe']['rows']} rows lie apart when they are computed otherwise: what equality to expect.",
+        table(["compared", "lowest cosine", "mean cosine", "largest deviation"], rows),
     )
 
 

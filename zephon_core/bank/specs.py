@@ -13,6 +13,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from zephon_core.models import ModelSpec
+from zephon_core.tokenizers import TokenizerBackend
 
 __all__ = [
     "BankSpec",
@@ -229,6 +230,11 @@ class RunOptions(_Frozen):
         description="Processes (encode on CPU) and threads (scan, tokenize). 0: one a core.",
         ge=0,
         le=4096,
+    )
+    tokenizer_backend: TokenizerBackend = Field(
+        default=TokenizerBackend.AUTO,
+        title="Tokenizer backend",
+        description="What turns texts into ids, all giving the same. auto: the fastest one proved identical for the tokenizer.",
     )
     device: str = Field(
         default="auto", title="Device", description="auto, cpu, cuda or cuda:N.", pattern=r"^(auto|cpu|cuda(:\d+)?)$"

@@ -16,7 +16,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from zephon_core.bank.encode import EncodeOutcome, encode_tokens, read_outcome
+from zephon_core.bank.encode import ENCODE_VERSION, EncodeOutcome, encode_tokens, read_outcome
 from zephon_core.bank.publish import BankParts, fill_bank_directory, publish_folder
 from zephon_core.bank.scan import SCAN_VERSION, scan_texts
 from zephon_core.bank.specs import BankSpec, RunOptions
@@ -43,7 +43,6 @@ __all__ = [
     "tokenize",
 ]
 
-FEATURES_VERSION = 1
 BANK_VERSION = 1
 
 
@@ -111,7 +110,7 @@ def bank_recipes(spec: BankSpec, identity: BankIdentity) -> BankRecipes:
     encode_spec = spec.encode.model_dump(mode="json", exclude={"allow_poison": True, "model": {"path"}})
     encode_inputs = {"tokens": token_recipe.fingerprint, "model": identity.model_sha256}
     features_recipe = Recipe(
-        "features", fingerprint("features", FEATURES_VERSION, inputs=encode_inputs, spec=encode_spec), encode_inputs, encode_spec
+        "features", fingerprint("features", ENCODE_VERSION, inputs=encode_inputs, spec=encode_spec), encode_inputs, encode_spec
     )
     bank_spec = {
         "names": [source.name for source in identity.sources],
@@ -193,7 +192,7 @@ def encode(
         if not force and (ref := store.find("features", recipes.features.fingerprint)):
             return EncodeResult(Built(ref, cached=True), read_outcome(ref.path))
         partial = store.partial(recipes.features)
-        outcome = encode_tokens(tokens.path, spec.encode, partial, run=run, progress=progress)
+        outcome = encode_tokens(tokens.path, spec.encode, partial, run=run, progress=progress, identity=recipes.features.inputs)
     if outcome.encoded_rows < outcome.text_count:
         return EncodeResult(None, outcome)
     with store.lease(recipes.features.key, progress) as lease:

@@ -120,6 +120,7 @@ def _first_misfiled(bank: FeatureBank, progress: Progress) -> int | None:
                 batch = []
         if batch and (row := wrong()) is not None:
             return row
+        phase.advance(len(batch))
     return None if start + len(batch) == len(bank) else start + len(batch)
 
 

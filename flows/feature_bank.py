@@ -1,0 +1,236 @@
+"""The feature bank as a Prefect flow: identify → scan → tokenize → encode → manifest.
+
+    python -m flows.feature_bank --config FILE
+
+runs it in this process. A step whose artifact is in the store is Cached, whoever made it; the steps are the same functions
+that `zephon-flows bank build` calls, and both give the same artifacts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from prefect import Flow, Task, flow
+from prefect.client.schemas.objects import FlowRun, State
+from prefect.logging import get_run_logger
+from prefect.logging.loggers import flow_run_logger
+from prefect.settings import PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS, get_current_settings, temporary_settings
+from prefect.states import Failed
+
+from tasks.bank import encode_texts, identify_inputs, publish_bank, scan_texts, tokenize_texts, write_manifest
+from tasks.caching import bind
+from tasks.reporting import STEPS, artifact_key, publish_markdown, publish_table, route_core_logs
+from tasks.runners import choose_runner, run_of_part, stop_parts
+from zephon_core.bank.build import BankResult
+from zephon_core.bank.encode import EncodeOutcome, read_outcome
+from zephon_core.bank.specs import BankSpec, RunOptions
+from zephon_core.bank.steps import BankIdentity, BankRecipes, bank_recipes, restart_encode
+from zephon_core.console import read_config, validated
+from zephon_core.errors import SpecError, ZephonError
+from zephon_core.progress import LoggingProgress
+from zephon_core.store import ArtifactRef, ArtifactStore, Recipe
+
+__all__ = ["feature_bank", "main"]
+
+
+def _say_what_is_kept(_: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> None:
+    flow_run_logger(flow_run).warning("%s. What is finished is kept: the same run goes on where this one stopped.", state.name)
+
+
+@flow(
+    name="feature-bank",
+    flow_run_name="bank-{spec.name}",
+    retries=0,
+    validate_parameters=True,
+    persist_result=False,
+    on_cancellation=[_say_what_is_kept],
+    on_crashed=[_say_what_is_kept],
+)
+def feature_bank(spec: BankSpec, run: RunOptions = RunOptions()) -> BankResult:  # noqa: B008 - frozen, and shown in the form
+    """Encode every distinct text of a data set once with a frozen transformer.
+
+    Steps that are done already, here or by the command line, are not done again; an interrupted run goes on where it was.
+
+    Args:
+        spec: What is made: the texts, the tokenizer, the model. Equal values give equal banks.
+        run: How it runs: where, with how much of the machine, how far. Nothing here changes what is made.
+
+    """
+    route_core_logs()
+    try:
+        return _Build(spec, run).result()
+    except ZephonError as error:
+        # As a state, so that the run says in one line what is wrong; raised, Prefect logs a traceback first.
+        return Failed(message=str(error), data=error)  # type: ignore[return-value]
+
+
+class _Build:
+    """One run of the flow: its steps' artifacts, states and times."""
+
+    def __init__(self, spec: BankSpec, run: RunOptions) -> None:
+        self._spec = spec
+        self._run = run
+        self._store = ArtifactStore(run.store)
+        self._refresh = run.refresh or bool(get_current_settings().tasks.refresh_cache)
+        self._cached: dict[str, bool] = {}
+        self._seconds: dict[str, float] = {}
+        self._clock = time.monotonic()
+
+    def result(self) -> BankResult:
+        """Run the steps in order and publish what they made."""
+        spec, run = self._spec, self._run
+        identity = identify_inputs(spec, run)
+        self._lap("identify")
+        recipes = bank_recipes(spec, identity)
+        self._step("scan", scan_texts, recipes.scan, identity)
+        self._step("tokenize", tokenize_texts, recipes.tokens, identity)
+        if self._refresh:
+            restart_encode(spec, identity, run, store=self._store, progress=LoggingProgress(get_run_logger()))
+        if run.parts > 1 and run.part is None:
+            self._encode_parts(recipes.features, identity)
+        else:
+            self._step("encode", encode_texts, recipes.features, identity)
+        bank = self._step("manifest", write_manifest, recipes.bank, identity)
+        folder = bank.url if bank else ""
+        if run.output:
+            folder = str(Path(publish_bank(spec, identity, run)).expanduser().absolute())
+            self._lap("publish")
+        outcome = _read_outcome(self._store, recipes.features)
+        result = BankResult(
+            bank=folder,
+            fingerprint=recipes.bank.fingerprint,
+            text_count=outcome.text_count,
+            encoded_rows=outcome.encoded_rows,
+            complete=bank is not None,
+            cached=self._cached,
+            seconds=self._seconds,
+        )
+        self._publish(result, recipes)
+        return result
+
+    def _step(self, name: str, task: Task[..., Any], recipe: Recipe, identity: BankIdentity) -> ArtifactRef | None:
+        bound = bind(task, recipe, self._store, refresh=self._refresh)
+        state = bound(self._spec, identity, self._run, return_state=True)
+        ref: ArtifactRef | None = state.result()
+        self._cached[name] = state.name == "Cached"
+        self._lap(name)
+        return ref
+
+    def _encode_parts(self, recipe: Recipe, identity: BankIdentity) -> None:
+        """Encode all parts under the chosen runner. Whichever comes last commits the artifact."""
+        run = self._run
+        bound = bind(encode_texts, recipe, self._store, refresh=self._refresh)
+        with choose_runner(run) as runner:
+            futures = [
+                runner.submit(
+                    bound,
+                    {
+                        "spec": self._spec,
+                        "identity": identity,
+                        "run": run_of_part(run, part),
+                        "part": f"part-{part + 1}-of-{run.parts}",
+                    },
+                )
+                for part in range(run.parts)
+            ]
+            try:
+                for future in futures:
+                    future.wait()
+            except BaseException:  # told to stop, by a signal say: the runner would wait for its parts, which may take hours
+                stop_parts()
+                raise
+            states = [future.state for future in futures]
+        for state in states:
+            state.result()
+        self._cached["encode"] = all(state.name == "Cached" for state in states)
+        self._lap("encode")
+
+    def _lap(self, name: str) -> None:
+        now = time.monotonic()
+        self._seconds[name] = round(now - self._clock, 3)
+        self._clock = now
+
+    def _publish(self, result: BankResult, recipes: BankRecipes) -> None:
+        name = self._spec.name
+        rows = _step_rows(self._store, result, recipes)
+        publish_table(artifact_key("bank", name, STEPS), rows, description=f"What each step of bank **{name}** made.")
+        publish_markdown(artifact_key("bank", name, "report"), _page(self._spec, result), description=f"Bank **{name}**.")
+
+
+def _read_outcome(store: ArtifactStore, recipe: Recipe) -> EncodeOutcome:
+    """Read how many rows are encoded, from the finished features or from what there is of them."""
+    ref = store.find(recipe.kind, recipe.fingerprint)
+    return read_outcome(ref.path if ref else store.partial_path(recipe))
+
+
+def _step_rows(store: ArtifactStore, result: BankResult, recipes: BankRecipes) -> list[dict[str, Any]]:
+    """Return one row a step; the last one is the bank."""
+    rows = []
+    steps = {"scan": recipes.scan, "tokenize": recipes.tokens, "encode": recipes.features, "manifest": recipes.bank}
+    for step, recipe in steps.items():
+        ref = store.find(recipe.kind, recipe.fingerprint)
+        rows.append(
+            {
+                "step": step,
+                "state": "incomplete" if ref is None else "cached" if result.cached[step] else "built",
+                "seconds": result.seconds[step],
+                "fingerprint": recipe.fingerprint,
+                "url": ref.url if ref else "",
+            }
+        )
+    rows[-1]["url"] = result.bank
+    return rows
+
+
+def _page(spec: BankSpec, result: BankResult) -> str:
+    """Describe the bank on one page of Markdown."""
+    missing = result.text_count - result.encoded_rows
+    standing = "complete" if result.complete else f"**incomplete**: {missing:,} rows are missing; run it again to go on"
+    longest = f"at most {spec.tokenize.max_key_tokens:,} tokens a text"
+    lines = [
+        f"# Feature bank {spec.name}",
+        "",
+        f"- {result.text_count:,} distinct texts, {result.encoded_rows:,} encoded; {standing}",
+        f"- model `{spec.encode.model.path}`, {spec.encode.model.dtype.value}, {longest}",
+        f"- sources {', '.join(f'`{source}`' for source in spec.scan.sources)}",
+        f"- fingerprint `{result.fingerprint}`",
+    ]
+    if result.bank:
+        lines += [
+            f"- folder `{result.bank}`",
+            f"- report [`{Path(result.bank) / 'report.html'}`]({(Path(result.bank) / 'report.html').as_uri()})",
+            "",
+            f"```\nzephon-flows bank info {result.bank}\nzephon-flows bank verify {result.bank}\n```",
+        ]
+    return "\n".join(lines)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the flow with the parameters in a file; prints the result as one JSON object. Returns 0 done, 1 failed, 2 usage."""
+    parser = argparse.ArgumentParser(prog="python -m flows.feature_bank", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="YAML or JSON with spec and run")
+    chosen = parser.parse_args(arguments)
+    try:
+        values = read_config(chosen.config)
+        spec = validated(BankSpec.model_validate, values.get("spec", {}), where=str(chosen.config), prefix="spec")
+        run = validated(RunOptions.model_validate, values.get("run", {}), where=str(chosen.config), prefix="run")
+    except SpecError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 2
+    with temporary_settings({PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS: 120}):
+        try:
+            result = feature_bank(spec, run)
+        except ZephonError:
+            return 1  # the run's log, on this terminal too, ends with the error
+    sys.stdout.write(json.dumps(result.to_json(), ensure_ascii=False) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Prefect tasks: one step each, a thin name for what the core does."""

@@ -1,0 +1,81 @@
+"""The steps of a feature bank as Prefect tasks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from prefect import task
+from prefect.cache_policies import NO_CACHE
+from prefect.tasks import exponential_backoff
+
+from tasks.caching import is_transient, refreshing
+from tasks.reporting import run_progress
+from zephon_core.bank import steps
+from zephon_core.bank.specs import BankSpec, RunOptions
+from zephon_core.bank.steps import BankIdentity
+from zephon_core.store import ArtifactRef, ArtifactStore
+
+__all__ = ["encode_texts", "identify_inputs", "publish_bank", "scan_texts", "tokenize_texts", "write_manifest"]
+
+# Two more tries, after about 2 and 4 seconds, each up to half as long again, and only for faults that may pass.
+_RETRIES: dict[str, Any] = {
+    "retries": 2,
+    "retry_delay_seconds": exponential_backoff(backoff_factor=2),
+    "retry_jitter_factor": 0.5,
+    "retry_condition_fn": is_transient,
+}
+# Without a cache policy of their own; the flow binds the tasks that make an artifact to it (`tasks.caching.bind`).
+_UNCACHED: dict[str, Any] = {"cache_policy": NO_CACHE, "persist_result": False}
+
+
+@task(task_run_name="identify-{spec.name}", **_RETRIES, **_UNCACHED)
+def identify_inputs(spec: BankSpec, run: RunOptions) -> BankIdentity:
+    """Hash the content of sources, tokenizer and model; what is known from an earlier run isn't read again."""
+    with run_progress("identify") as progress:
+        return steps.identify(spec, store=ArtifactStore(run.store), progress=progress)
+
+
+@task(task_run_name="scan-{spec.name}", **_RETRIES)
+def scan_texts(spec: BankSpec, identity: BankIdentity, run: RunOptions) -> ArtifactRef:
+    """Collect the distinct texts of the sources."""
+    with run_progress("scan") as progress:
+        store = ArtifactStore(run.store)
+        return steps.scan(spec, identity, run, store=store, progress=progress, force=refreshing()).ref
+
+
+@task(task_run_name="tokenize-{spec.name}", **_RETRIES)
+def tokenize_texts(spec: BankSpec, identity: BankIdentity, run: RunOptions) -> ArtifactRef:
+    """Turn the distinct texts into token ids."""
+    with run_progress("tokenize") as progress:
+        store = ArtifactStore(run.store)
+        return steps.tokenize(spec, identity, run, store=store, progress=progress, force=refreshing()).ref
+
+
+@task(task_run_name="encode-{spec.name}-{part}", **_RETRIES)
+def encode_texts(spec: BankSpec, identity: BankIdentity, run: RunOptions, part: str = "all") -> ArtifactRef | None:
+    """Encode what `run` asks for; returns None while rows are missing after that.
+
+    part: what people call this share of the work ("all", "part-3-of-8"); `run` says which one it is.
+    """
+    with run_progress("encode" if part == "all" else f"encode-{part}") as progress:
+        store = ArtifactStore(run.store)
+        built = steps.encode(spec, identity, run, store=store, progress=progress, force=refreshing()).built
+        return built.ref if built else None
+
+
+@task(task_run_name="manifest-{spec.name}", **_RETRIES)
+def write_manifest(spec: BankSpec, identity: BankIdentity, run: RunOptions) -> ArtifactRef | None:
+    """Put the finished bank together in the store; returns None for a bank that lacks rows."""
+    with run_progress("manifest") as progress:
+        store = ArtifactStore(run.store)
+        unpublished = run.model_copy(update={"output": ""})
+        built = steps.assemble(spec, identity, unpublished, store=store, progress=progress, force=refreshing())
+        return built.ref if built else None
+
+
+@task(task_run_name="publish-{spec.name}", **_RETRIES, **_UNCACHED)
+def publish_bank(spec: BankSpec, identity: BankIdentity, run: RunOptions) -> str:
+    """Make `run.output` this bank; returns the folder. Never cached: a finished artifact says nothing of a folder elsewhere."""
+    with run_progress("publish") as progress:
+        steps.assemble(spec, identity, run, store=ArtifactStore(run.store), progress=progress)
+    return run.output

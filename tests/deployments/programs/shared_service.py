@@ -1,0 +1,74 @@
+"""One server with worker and UI, started as `make up` does, for all tests that need Prefect."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from deployments.local import CHECKOUT, Service, environment, read_service
+
+PROGRAMS = CHECKOUT / "tests" / "flows" / "programs"  # the encoder that deployed flows are given lies there
+
+
+@dataclass
+class Running:
+    """The service and the folder of its state."""
+
+    state: Path
+    service: Service
+
+    @property
+    def env(self) -> dict[str, str]:
+        """The environment of a program that talks to the server."""
+        return environment(self.state, self.service.port)
+
+
+def local(state: Path, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+    """Run `python -m deployments.local` as a person would, with another state folder."""
+    return subprocess.run(
+        [sys.executable, "-m", "deployments.local", *arguments],
+        cwd=CHECKOUT,
+        env={**os.environ, "ZEPHON_STATE": str(state), "PYTHONPATH": str(PROGRAMS)},
+        capture_output=True,
+        text=True,
+        check=check,
+    )
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class _Shared:
+    users = 0
+    running: Running | None = None
+
+
+@pytest.fixture(scope="session")
+def prefect_service() -> Iterator[Running]:
+    """A running service; each test folder's conftest has this fixture, and the last one to end stops it."""
+    if _Shared.running is None:
+        state = Path(tempfile.mkdtemp(prefix="zephon-service-"))
+        local(state, "up", "--port", str(free_port()))
+        service = read_service(state)
+        assert service is not None
+        _Shared.running = Running(state, service)
+    _Shared.users += 1
+    yield _Shared.running
+    _Shared.users -= 1
+    if _Shared.users == 0:
+        state = _Shared.running.state
+        _Shared.running = None
+        local(state, "down")
+        shutil.rmtree(state)

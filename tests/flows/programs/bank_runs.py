@@ -1,0 +1,24 @@
+"""Runs of the feature-bank flow in this process."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flows.feature_bank import feature_bank
+
+
+def run_bank(spec: dict[str, Any], run: dict[str, Any]) -> dict[str, Any]:
+    """Run the flow; returns its result, its state and its run's id."""
+    state = feature_bank(spec, run, return_state=True)
+    result = state.result(raise_on_failure=False) if state.is_completed() else None
+    return {
+        "result": result.to_json() if result else None,
+        "state": state.type.value,
+        "message": state.message,
+        "flow_run": str(state.state_details.flow_run_id),
+    }
+
+
+def call_bank(spec: dict[str, Any], run: dict[str, Any]) -> dict[str, Any]:
+    """Call the flow as a function."""
+    return dict(feature_bank(spec, run).to_json())

@@ -1,0 +1,165 @@
+"""What a person does in Prefect's UI, in a real browser: fill the form, run, look at the run, run again."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from shared_service import Running
+
+pytestmark = pytest.mark.browser
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+DRIVER = shutil.which("chromedriver")
+ARGUMENTS = (
+    "--headless=new",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-dev-shm-usage",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--no-first-run",
+    "--window-size=1440,1800",
+)
+
+
+class Browser:
+    """A browser on the UI, steered by what a person reads: names of links, buttons and fields."""
+
+    def __init__(self, driver: Any, base_url: str, pictures: Path) -> None:
+        self.driver = driver
+        self._base_url = base_url
+        self._pictures = pictures
+
+    def open(self, path: str) -> None:
+        self.driver.get(self._base_url + path)
+
+    def wait_until(self, condition: Callable[[], Any], what: str, timeout_s: float = 30.0) -> Any:
+        from selenium.common.exceptions import NoSuchElementException, StaleElementReferenceException
+
+        deadline = time.monotonic() + timeout_s
+        while True:
+            try:
+                if found := condition():
+                    return found
+            except (NoSuchElementException, StaleElementReferenceException):
+                pass  # the page is being drawn
+            if time.monotonic() > deadline:
+                self.picture("waited-too-long")
+                pytest.fail(f"waited too long for {what}; the page says:\n{self.text()[:3000]}")
+            time.sleep(0.1)
+
+    def text(self) -> str:
+        return str(self.driver.find_element("tag name", "body").text)
+
+    def sees(self, words: str, timeout_s: float = 30.0) -> None:
+        self.wait_until(lambda: words in self.text(), repr(words), timeout_s)
+
+    def click(self, words: str, selector: str = "button, a, [role=menuitem], [role=tab]") -> None:
+        def find() -> Any:
+            return next(
+                (element for element in self.driver.find_elements("css selector", selector) if element.text.strip() == words), None
+            )
+
+        element = self.wait_until(find, f"{words!r} to click")
+        self.driver.execute_script("arguments[0].scrollIntoView({block: 'center'})", element)
+        element.click()
+
+    def field(self, label: str, number: int = 0) -> Any:
+        def find() -> Any:
+            labels = [
+                each for each in self.driver.find_elements("tag name", "label") if each.text.removesuffix(" (Optional)") == label
+            ]
+            inputs = [self.driver.find_elements("id", each.get_attribute("for")) for each in labels]
+            usable = [each[0] for each in inputs if each and each[0].tag_name in ("input", "textarea")]
+            return usable[number] if len(usable) > number else None
+
+        return self.wait_until(find, f"the field {label!r}")
+
+    def fill(self, element: Any, value: str) -> None:
+        self.driver.execute_script("arguments[0].scrollIntoView({block: 'center'})", element)
+        element.send_keys("\ue009a")  # control and A, as a person would to replace what is there
+        element.send_keys(value)
+
+    def picture(self, name: str) -> None:
+        self.driver.save_screenshot(str(self._pictures / f"{name}.png"))
+
+
+@pytest.fixture(scope="module")
+def browser(prefect_service: Running, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    if CHROMIUM is None or DRIVER is None:
+        pytest.skip("no Chromium with its driver here; on Debian: apt-get install chromium chromium-driver")
+    from selenium import webdriver
+    from selenium.webdriver.chrome.service import Service
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = CHROMIUM
+    for argument in (*ARGUMENTS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
+        options.add_argument(argument)
+    pictures = Path(os.environ.get("ZEPHON_SCREENSHOTS") or tmp_path_factory.mktemp("pictures"))
+    driver = webdriver.Chrome(options=options, service=Service(DRIVER))
+    try:
+        yield Browser(driver, prefect_service.service.ui_url, pictures)
+    finally:
+        driver.quit()
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("store")
+
+
+def open_form(browser: Browser) -> None:
+    browser.open("/v2/deployments")
+    browser.sees("3 Deployments")
+    browser.click("manual")
+    browser.click("Run")
+    browser.click("Custom run")
+    browser.sees("Parameters")
+
+
+def test_the_deployments_are_listed(browser: Browser) -> None:
+    browser.open("/v2/deployments")
+    for name in ("ci", "manual", "nightly"):
+        browser.sees(name)
+    browser.sees("At 02:15 AM")
+    browser.picture("deployments")
+
+
+def test_a_bad_value_is_refused_in_the_form(browser: Browser, inputs: Path, store: Path) -> None:
+    open_form(browser)
+    fill_form(browser, inputs, store)
+    block = browser.field("Largest block (rows)")
+    browser.fill(block, "0")
+    browser.click("Submit")
+    browser.wait_until(lambda: block.get_property("validationMessage") == "Value must be greater than or equal to 1.", "the message")
+    browser.fill(block, "16")
+    browser.fill(browser.field("Name"), "no good")
+    browser.click("Submit")
+    browser.sees("'no good' does not match")
+    browser.picture("form-with-a-bad-value")
+    assert browser.driver.current_url.split("?")[0].endswith("/run")
+
+
+def test_a_run_from_the_form_builds_a_bank(browser: Browser, inputs: Path, store: Path) -> None:
+    open_form(browser)
+    fill_form(browser, inputs, store)
+    browser.picture("form")
+    browser.click("Submit")
+    browser.sees("bank-from-the-form", 60)
+    browser.picture("run")
+
+
+def fill_form(browser: Browser, inputs: Path, store: Path) -> None:
+    browser.fill(browser.field("Name"), "from-the-form")
+    browser.click("Add item")
+    added = browser.driver.find_element("xpath", "//label[normalize-space()='Sources']/following::textarea[1]")
+    browser.fill(added, f"train={inputs / 'train.jsonl'}")
+    browser.fill(browser.field("Tokenizer"), str(inputs / "tokenizer.json"))
+    browser.fill(browser.field("Model"), "tiny_encoder:one")
+    browser.fill(browser.field("Store"), str(store))

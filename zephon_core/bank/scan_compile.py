@@ -1,0 +1,41 @@
+"""How the scan's inner loops are compiled: numba, without the interpreter lock, cached on disk under a stamp of their sources."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import numba
+
+__all__ = ["compiled"]
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+@cache
+def _cache_folder() -> str:
+    """Folder of the machine code: numba's own cache keys a function by its own file alone, and would miss an edit in a callee's."""
+    here = Path(__file__).parent
+    stamp = hashlib.sha256()
+    for source in sorted(here.glob("scan_*.py")):
+        stamp.update(source.read_bytes())
+    return str(here / "__pycache__" / f"scan-{stamp.hexdigest()[:16]}")
+
+
+def compiled(function: _F) -> _F:
+    """Compile at the first call for the argument types met there; later processes load the machine code in milliseconds.
+
+    The cache lies beside this file; where that can't be written, in the user's cache directory (or `NUMBA_CACHE_DIR`, if
+    set); where neither can, each process compiles anew.
+    """
+    given = numba.config.CACHE_DIR
+    numba.config.CACHE_DIR = given or _cache_folder()
+    try:
+        return cast(_F, numba.njit(nogil=True, cache=True)(function))
+    except RuntimeError:  # no folder that can be written
+        return cast(_F, numba.njit(nogil=True)(function))
+    finally:
+        numba.config.CACHE_DIR = given

@@ -1,0 +1,178 @@
+"""The first appearance of every digest, in memory that doesn't grow with their number.
+
+Digests go into a table until it is full; then it becomes a run on disk, sorted, and an empty table takes over: a new generation,
+which takes digests for new that an earlier one has met. Each digest taken for new is a candidate, numbered in order of appearance.
+In the end the runs are merged, one range of digests after another, and of equal digests the first candidate stays.
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_left
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from zephon_core.bank.scan_files import NpyWriter, read_npy
+from zephon_core.bank.scan_table import DigestTable
+from zephon_core.errors import InputError
+
+__all__ = ["Distinct", "Dropped"]
+
+_Chunks = Iterator[tuple[np.ndarray[Any, np.dtype[np.uint8]], np.ndarray[Any, np.dtype[np.int64]]]]
+
+_CHUNK = 1 << 16
+_MERGE_BYTES_EACH = 48
+"""Memory a digest takes while runs are merged: its slot, at the table's load, and its candidate's number."""
+
+
+class Dropped:
+    """Candidates that turned out to have appeared before: a bit each, and the number of the dropped ones before each word of bits."""
+
+    def __init__(self, candidates: int) -> None:
+        self._bits = np.zeros(candidates // 64 + 1, np.uint64)
+        self._before = np.zeros(0, np.int64)
+        self.count = 0
+
+    def add(self, candidates: np.ndarray[Any, np.dtype[np.int64]]) -> None:
+        """Drop candidates, each at most once."""
+        np.bitwise_or.at(self._bits, candidates >> 6, np.uint64(1) << (candidates & 63).astype(np.uint64))
+        self.count += len(candidates)
+
+    def rows(self, candidates: np.ndarray[Any, np.dtype[np.int64]]) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """Return the rows of candidates that stay: how many that stay come before each. All must have been dropped by now."""
+        if not self.count:
+            return candidates
+        if not len(self._before):
+            self._before = np.cumsum(np.bitwise_count(self._bits), dtype=np.int64) - np.bitwise_count(self._bits)
+        word = candidates >> 6
+        lower = (np.uint64(1) << (candidates & 63).astype(np.uint64)) - np.uint64(1)
+        return candidates - self._before[word] - np.bitwise_count(self._bits[word] & lower)
+
+    def kept(self, start: int, stop: int) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """Tell for candidates start to stop whether they stay; start is a multiple of 64."""
+        bits = self._bits[start // 64 : -(-stop // 64)].view(np.uint8)
+        return ~np.unpackbits(bits, count=stop - start, bitorder="little").astype(np.bool_)
+
+
+@dataclass(frozen=True)
+class _Run:
+    digests: Path
+    numbers: Path
+    first_candidate: int
+    count: int
+
+
+class Distinct:
+    """Collects digests and writes `digests.npy` (sorted) and `rows.npy` (the row of each)."""
+
+    def __init__(self, directory: Path, scratch: Path, memory_bytes: int) -> None:
+        self._directory = directory
+        self._scratch = scratch
+        self._memory_bytes = memory_bytes
+        self._table = DigestTable(memory_bytes)
+        self._first_candidate = 0
+        self._runs: list[_Run] = []
+
+    @property
+    def candidates(self) -> int:
+        """How many digests were taken for new."""
+        return self._first_candidate + self._table.count
+
+    @property
+    def spilled_runs(self) -> int:
+        """How often the table was full."""
+        return len(self._runs)
+
+    def admit(self, digests: np.ndarray[Any, np.dtype[np.uint8]]) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """Return the indices of the digests that become candidates, ascending. digests: uint8 [n, 20]."""
+        new = np.empty(len(digests), np.int64)
+        at = found = 0
+        while at < len(digests):
+            at, added = self._table.insert(digests, at, new[found:])
+            found += added
+            if at < len(digests):
+                self._spill()
+        return new[:found]
+
+    def finish(self) -> Dropped:
+        """Write the result; return which candidates have no row."""
+        dropped = Dropped(self.candidates)
+        if self._runs:
+            self._spill()
+            chunks = self._merged(dropped)
+        else:
+            chunks = self._table.sorted_chunks()
+        width = np.uint32 if self.candidates <= 0xFFFFFFFF else np.uint64
+        digests = NpyWriter(self._directory / "digests.npy", np.uint8, 20)
+        candidates = NpyWriter(self._scratch / "candidates.npy", width)
+        for some_digests, some_candidates in chunks:
+            digests.append(some_digests)
+            candidates.append(some_candidates)
+        digests.close()
+        candidates.close()
+        if dropped.count:
+            self._write_rows(candidates, dropped)
+        else:
+            candidates.path.replace(self._directory / "rows.npy")
+        return dropped
+
+    def _write_rows(self, candidates: NpyWriter, dropped: Dropped) -> None:
+        rows = NpyWriter(self._directory / "rows.npy", np.uint32 if candidates.rows <= 0xFFFFFFFF else np.uint64)
+        for start in range(0, candidates.rows, _CHUNK):
+            some = read_npy(candidates.path, start, min(_CHUNK, candidates.rows - start), candidates.dtype)
+            rows.append(dropped.rows(some.astype(np.int64)))
+        rows.close()
+
+    def _spill(self) -> None:
+        number = len(self._runs)
+        run = _Run(
+            self._scratch / f"run-{number}.digests", self._scratch / f"run-{number}.numbers", self._first_candidate, self._table.count
+        )
+        with run.digests.open("wb", buffering=1 << 20) as digests, run.numbers.open("wb", buffering=1 << 20) as numbers:
+            for some_digests, some_numbers in self._table.sorted_chunks():
+                digests.write(some_digests.data)
+                numbers.write(some_numbers.astype(np.uint32).data)
+        self._runs.append(run)
+        self._first_candidate += run.count
+        self._table.clear()
+
+    def _merged(self, dropped: Dropped) -> _Chunks:
+        """Yield the distinct digests of all runs in order, each with its first candidate, and drop the others."""
+        total = sum(run.count for run in self._runs)
+        ranges = -(-total // max(_CHUNK, self._memory_bytes // _MERGE_BYTES_EACH))
+        bounds = [_bounds(run, ranges) for run in self._runs]
+        for part in range(ranges):
+            size = sum(bound[part + 1] - bound[part] for bound in bounds)
+            table = DigestTable(DigestTable.memory_bytes(size))
+            first_candidates = np.empty(size, np.int64)
+            # Generations come in order, so that the first of equal digests is the earliest.
+            for run, bound in zip(self._runs, bounds, strict=True):
+                for start in range(bound[part], bound[part + 1], _CHUNK):
+                    count = min(_CHUNK, bound[part + 1] - start)
+                    digests = np.fromfile(run.digests, np.uint8, 20 * count, offset=20 * start).reshape(-1, 20)
+                    numbers = np.fromfile(run.numbers, np.uint32, count, offset=4 * start)
+                    candidates = numbers.astype(np.int64) + run.first_candidate
+                    new = np.empty(count, np.int64)
+                    before = table.count
+                    at, added = table.insert(digests, 0, new)
+                    if at < count:
+                        raise InputError("texts", "have SHA-1 digests that crowd into one place", remedy="Look for texts made to collide.")
+                    first_candidates[before : before + added] = candidates[new[:added]]
+                    dropped.add(np.delete(candidates, new[:added]))
+            for some_digests, numbers in table.sorted_chunks():
+                yield some_digests, first_candidates[numbers]
+
+
+def _bounds(run: _Run, ranges: int) -> list[int]:
+    """Return where the digests of each of `ranges` equal ranges begin in a run, and its end."""
+    with run.digests.open("rb") as file:
+
+        def leading_bits(place: int) -> int:
+            return int.from_bytes(os.pread(file.fileno(), 4, 20 * place), "big")
+
+        inner = [bisect_left(range(run.count), (part << 32) // ranges, key=leading_bits) for part in range(1, ranges)]
+    return [0, *inner, run.count]

@@ -1,0 +1,211 @@
+"""Which digests are new: a hash table that keeps its digests nearly sorted.
+
+A digest's home is its leading 32 bits scaled to the table's capacity, so slots are in the order of digests but for collisions,
+which linear probing resolves within a few slots. Hence growing a table, and reading it in sorted order, are sequential passes; and
+merging sorted runs needs nothing but inserting them.
+
+A slot is three int64: the digest's bytes 0–7 and 8–15, big-endian, and then bytes 16–19 above the number of the digest plus one.
+Zero in that lower half means empty.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from zephon_core.bank.scan_compile import compiled
+from zephon_core.bank.scan_simd import big_endian_at, prefetch_row
+
+__all__ = ["DigestTable"]
+
+SLOT_BYTES = 24
+_SPARE_SLOTS = 4096
+_FIRST_SLOTS = 1 << 16
+_LARGEST_SLOTS = 1 << 31
+_LOAD = 0.75
+_AHEAD = 12
+_LOWEST = np.int64(-(2**63))
+
+
+class DigestTable:
+    """A set of digests, each with the number it was given when it was first met.
+
+    Memory stays below `memory_bytes`, also while growing. `insert` takes as many as fit; then `sorted_chunks` and a new table.
+    """
+
+    def __init__(self, memory_bytes: int) -> None:
+        largest = min(max(memory_bytes // SLOT_BYTES - _SPARE_SLOTS, 1 << 10), _LARGEST_SLOTS)
+        self._largest = largest
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget all digests, and begin small again."""
+        self._slots = np.empty((0, 3), np.int64)
+        self._sizes = _growth(self._largest)
+        self._slots, self._capacity = _new_slots(self._sizes.pop(0))
+        self.count = 0
+
+    @staticmethod
+    def memory_bytes(digests: int) -> int:
+        """Memory that a table for so many digests needs."""
+        return (int(digests / _LOAD * 1.26) + _SPARE_SLOTS + (1 << 10)) * SLOT_BYTES
+
+    def insert(self, digests: np.ndarray[Any, np.dtype[np.uint8]], begin: int, new: np.ndarray[Any, np.dtype[np.int64]]) -> tuple[int, int]:
+        """Add digests[begin:] in order, until the table is full.
+
+        digests: uint8 [n, 20], and 4 readable bytes after it. new: int64 [n], receives the indices of the digests not met before, which
+        get the numbers count, count + 1, … in that order. Returns (index of the first digest not looked at, how many were new).
+        """
+        found = 0
+        while True:
+            limit = int(self._capacity * _LOAD)
+            at, added = _insert(self._slots, self._capacity, digests, begin, self.count, limit, new[found:])
+            self.count += added
+            found += added
+            if at == len(digests) or not self._sizes:
+                return at, found
+            begin = at
+            self._grow()
+
+    def _grow(self) -> None:
+        old, old_capacity = self._slots, self._capacity
+        for size in list(self._sizes):
+            self._sizes.remove(size)
+            self._slots, self._capacity = _new_slots(size)
+            if _reinsert(old, self._slots, self._capacity):
+                return
+        self._slots, self._capacity = old, old_capacity
+
+    def sorted_chunks(self, chunk: int = 1 << 16) -> Any:
+        """Yield (digests uint8 [m, 20], numbers int64 [m]) in ascending order of digests, m <= chunk."""
+        _sort(self._slots)
+        slot = 0
+        while slot < len(self._slots):
+            digests = np.empty((chunk, 20), np.uint8)
+            numbers = np.empty(chunk, np.int64)
+            slot, count = _collect(self._slots, slot, digests, numbers)
+            if count:
+                yield digests[:count], numbers[:count]
+
+
+def _growth(largest: int) -> list[int]:
+    """Capacities from small to `largest` such that each fits beside the one before within `largest` slots altogether."""
+    sizes = [max(1 << 10, largest * 4 // 5)]
+    while sizes[-1] > 4 * _FIRST_SLOTS:
+        sizes.append(sizes[-1] // 4)
+    return sizes[::-1]
+
+
+def _new_slots(capacity: int) -> tuple[np.ndarray[Any, np.dtype[np.int64]], int]:
+    return np.zeros((capacity + _SPARE_SLOTS, 3), np.int64), capacity
+
+
+@compiled
+def _home(first: int, capacity: int) -> int:
+    return (first >> 32 & 0xFFFFFFFF) * capacity >> 32
+
+
+@compiled
+def _insert(
+    slots: np.ndarray[Any, Any],
+    capacity: int,
+    digests: np.ndarray[Any, Any],
+    begin: int,
+    number: int,
+    limit: int,
+    new: np.ndarray[Any, Any],
+) -> tuple[int, int]:
+    flat = digests.reshape(digests.size)
+    added = 0
+    end = len(digests)
+    for i in range(begin, end):
+        if i + _AHEAD < end:
+            prefetch_row(slots, _home(big_endian_at(flat, 20 * (i + _AHEAD)), capacity))
+        first = big_endian_at(flat, 20 * i)
+        second = big_endian_at(flat, 20 * i + 8)
+        third = big_endian_at(flat, 20 * i + 12) << 32
+        slot = _home(first, capacity)
+        while True:
+            tail = slots[slot, 2]
+            if tail & 0xFFFFFFFF == 0:
+                if number + added == limit:
+                    return i, added
+                slots[slot, 0] = first
+                slots[slot, 1] = second
+                slots[slot, 2] = third | (number + added + 1)
+                new[added] = i
+                added += 1
+                break
+            if slots[slot, 0] == first and slots[slot, 1] == second and (tail ^ third) >> 32 == 0:
+                break
+            slot += 1
+            if slot == len(slots):
+                return i, added
+    return end, added
+
+
+@compiled
+def _reinsert(old: np.ndarray[Any, Any], slots: np.ndarray[Any, Any], capacity: int) -> bool:
+    for i in range(len(old)):
+        if old[i, 2] & 0xFFFFFFFF == 0:
+            continue
+        slot = _home(old[i, 0], capacity)
+        while slots[slot, 2] & 0xFFFFFFFF != 0:
+            slot += 1
+            if slot == len(slots):
+                return False
+        slots[slot, 0] = old[i, 0]
+        slots[slot, 1] = old[i, 1]
+        slots[slot, 2] = old[i, 2]
+    return True
+
+
+@compiled
+def _less(a0: int, a1: int, a2: int, b0: int, b1: int, b2: int) -> bool:
+    """Compare two digests as bytes: the words are unsigned, hence the flipped signs."""
+    if a0 != b0:
+        return a0 ^ _LOWEST < b0 ^ _LOWEST
+    if a1 != b1:
+        return a1 ^ _LOWEST < b1 ^ _LOWEST
+    return a2 ^ _LOWEST < b2 ^ _LOWEST
+
+
+@compiled
+def _sort(slots: np.ndarray[Any, Any]) -> None:
+    """Insertion sort; a digest moves only within its run of full slots, which is short."""
+    for i in range(1, len(slots)):
+        a0, a1, a2 = slots[i, 0], slots[i, 1], slots[i, 2]
+        if a2 & 0xFFFFFFFF == 0:
+            continue
+        at = i
+        while at > 0:
+            b0, b1, b2 = slots[at - 1, 0], slots[at - 1, 1], slots[at - 1, 2]
+            if b2 & 0xFFFFFFFF == 0 or not _less(a0, a1, a2, b0, b1, b2):
+                break
+            slots[at, 0] = b0
+            slots[at, 1] = b1
+            slots[at, 2] = b2
+            at -= 1
+        slots[at, 0] = a0
+        slots[at, 1] = a1
+        slots[at, 2] = a2
+
+
+@compiled
+def _collect(slots: np.ndarray[Any, Any], slot: int, digests: np.ndarray[Any, Any], numbers: np.ndarray[Any, Any]) -> tuple[int, int]:
+    count = 0
+    while slot < len(slots) and count < len(digests):
+        tail = slots[slot, 2]
+        if tail & 0xFFFFFFFF != 0:
+            first = slots[slot, 0]
+            second = slots[slot, 1]
+            for k in range(8):
+                digests[count, k] = first >> (56 - 8 * k) & 0xFF
+                digests[count, 8 + k] = second >> (56 - 8 * k) & 0xFF
+            for k in range(4):
+                digests[count, 16 + k] = tail >> (56 - 8 * k) & 0xFF
+            numbers[count] = (tail & 0xFFFFFFFF) - 1
+            count += 1
+        slot += 1
+    return slot, count

@@ -1,0 +1,232 @@
+"""What a source is: a file somewhere, what it is made of, and the identity of its content.
+
+A source is written `URL` or `NAME=URL`; URL is a path, a glob, or anything that fsspec opens.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from glob import glob, has_magic
+from pathlib import Path
+from stat import S_ISDIR, S_ISREG
+from typing import Any, BinaryIO, cast
+
+from zephon_core.errors import InputError, MissingExtraError, SourceChangedError
+from zephon_core.fingerprint import FileMemo, file_sha256
+from zephon_core.progress import NULL_PROGRESS, Progress
+
+__all__ = ["Source", "check_unchanged", "detect_format", "expand_source", "local_path", "open_source", "resolve_sources"]
+
+_FORMATS = {
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".json": "jsonl",
+    ".parquet": "parquet",
+    ".pq": "parquet",
+    ".arrow": "arrow",
+    ".feather": "arrow",
+    ".ipc": "arrow",
+}
+_COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
+_NAMED = re.compile(r"([A-Za-z0-9_-]+)=(.+)", re.DOTALL)
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*(::|://)")
+_HEAD_BYTES = 4096
+_CHUNK_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Source:
+    """One file, known by content.
+
+    name: what the user calls it, "" if nothing. url: path or URL as given. format: jsonl, parquet or arrow. compression:
+    none, gzip or zstd. bytes: size as stored. sha256: of the bytes as stored.
+    """
+
+    name: str
+    url: str
+    format: str
+    compression: str
+    bytes: int
+    sha256: str
+
+
+def resolve_sources(sources: Sequence[str], *, memo: FileMemo | None = None, progress: Progress = NULL_PROGRESS) -> tuple[Source, ...]:
+    """Expand globs (in sorted order), find out formats and hash contents; local files that `memo` knows are not read again.
+
+    Raises InputError for a source that is absent, unreadable or of no known format, MissingExtraError for a file system
+    whose package isn't installed.
+    """
+    named = [found for text in sources for found in expand_source(text)]
+    sizes = [_size(url) for _, url in named]
+    resolved = []
+    with progress.phase("identify", total=sum(sizes), unit="B") as phase:
+        for name, url in named:
+            source = _identify(name, url, memo)
+            phase.advance(source.bytes)
+            resolved.append(source)
+    return tuple(resolved)
+
+
+def check_unchanged(source: Source, *, memo: FileMemo | None = None) -> None:
+    """Compare a source's present content with its identity. Raises SourceChangedError if it differs, InputError if it is gone."""
+    if _size(source.url) != source.bytes or _sha256(source.url, memo) != source.sha256:
+        raise SourceChangedError(
+            source.url, "was changed since this run identified it", remedy="Run again once nothing writes to it any more."
+        )
+
+
+def expand_source(text: str) -> list[tuple[str, str]]:
+    """Split `NAME=URL` and expand a glob: [(name, url), …], sorted by url. A path that exists as written has no name."""
+    if _exists(text) or (has_magic(text) and _SCHEME.match(text) is None and glob(text)):
+        return [("", url) for url in _expand(text)]
+    named = _NAMED.fullmatch(text)
+    if named is None:
+        return [("", url) for url in _expand(text)]
+    return [(named[1], url) for url in _expand(named[2])]
+
+
+def local_path(url: str) -> Path | None:
+    """Return the path of a source on a mounted file system, None for one that fsspec must open."""
+    if url.startswith("file://"):
+        return Path(url.removeprefix("file://"))
+    return None if _SCHEME.match(url) else Path(url)
+
+
+def detect_format(url: str, head: bytes = b"") -> tuple[str, str]:
+    """Tell (format, compression) by the name's suffixes, else by the first bytes. Raises InputError for what is neither."""
+    suffixes = [suffix.lower() for suffix in Path(url.split("::")[0]).suffixes[-2:]]
+    compression = _COMPRESSIONS.get(suffixes[-1] if suffixes else "", "")
+    inner = suffixes[:-1] if compression else suffixes
+    kind = _FORMATS.get(inner[-1] if inner else "", "")
+    if not compression and not kind:
+        compression = "gzip" if head[:2] == b"\x1f\x8b" else "zstd" if _is_zstd(head) else ""
+    if compression:
+        if kind not in ("", "jsonl"):
+            raise InputError(url, f"is a {kind} file compressed as a whole", remedy="Decompress it: such files compress their own parts.")
+        return "jsonl", compression
+    return kind or _format_by_magic(url, head), "none"
+
+
+def _is_zstd(head: bytes) -> bool:
+    return head[:4] == b"\x28\xb5\x2f\xfd" or (head[1:4] == b"\x2a\x4d\x18" and head[0] & 0xF0 == 0x50)
+
+
+def _format_by_magic(url: str, head: bytes) -> str:
+    if head[:4] in (b"PAR1", b"PARE"):
+        return "parquet"
+    if head[:6] == b"ARROW1" or head[:4] == b"\xff\xff\xff\xff":
+        return "arrow"
+    if b"\0" in head:
+        raise InputError(url, "is of no known format", wanted="JSONL (.gz, .zst), Parquet or Arrow")
+    return "jsonl"
+
+
+@contextmanager
+def open_source(url: str) -> Iterator[BinaryIO]:
+    """Open a path or URL for reading, unbuffered if it is local; whatever goes wrong while it is open becomes an InputError."""
+    path = local_path(url)
+    try:
+        with cast(BinaryIO, path.open("rb", buffering=0) if path else _fsspec_open(url)) as handle:
+            yield handle
+    except FileNotFoundError:
+        raise InputError(url, "does not exist") from None
+    except OSError as error:
+        raise InputError(url, f"can't be read ({error.strerror or error})") from error
+
+
+def _identify(name: str, url: str, memo: FileMemo | None) -> Source:
+    with open_source(url) as handle:
+        head = bytes(handle.read(_HEAD_BYTES))
+    kind, compression = detect_format(url, head)
+    return Source(name, url, kind, compression, _size(url), _sha256(url, memo))
+
+
+def _sha256(url: str, memo: FileMemo | None) -> str:
+    path = local_path(url)
+    if path is None:
+        digest = hashlib.sha256()
+        with open_source(url) as handle:
+            while chunk := handle.read(_CHUNK_BYTES):
+                digest.update(chunk)
+        return digest.hexdigest()
+    try:
+        return memo.sha256(path) if memo else file_sha256(path)
+    except OSError as error:
+        raise InputError(url, f"can't be read ({error.strerror or error})") from error
+
+
+def _size(url: str) -> int:
+    path = local_path(url)
+    if path is None:
+        with open_source(url) as handle:
+            return handle.seek(0, io.SEEK_END)
+    try:
+        return path.stat().st_size
+    except OSError as error:
+        raise InputError(url, f"can't be read ({error.strerror or error})") from error
+
+
+def _mode(path: Path) -> int:
+    """Return the st_mode of what is at a path, 0 if nothing is or the path can't be one."""
+    try:
+        return path.stat().st_mode
+    except (OSError, ValueError):
+        return 0
+
+
+def _exists(text: str) -> bool:
+    return _SCHEME.match(text) is None and _mode(Path(text)) != 0
+
+
+def _expand(url: str) -> list[str]:
+    path = local_path(url)
+    if path is None:
+        return _expand_remote(url)
+    mode = _mode(path)
+    if S_ISDIR(mode):
+        raise InputError(url, "is a directory", wanted="files", remedy=f"Name them, or write {url.rstrip('/')}/*.jsonl.")
+    if S_ISREG(mode):
+        return [url]
+    if mode:
+        raise InputError(url, "is no regular file", remedy="A source is read more than once: save it to a file first.")
+    if not has_magic(str(path)):
+        raise InputError(url, "does not exist")
+    found = sorted(match for match in glob(str(path), recursive=True) if S_ISREG(_mode(Path(match))))
+    if not found:
+        raise InputError(url, "matches no file")
+    return found
+
+
+def _expand_remote(url: str) -> list[str]:
+    if not has_magic(url.split("://", 1)[-1]) or (url.startswith("http") and "*" not in url):
+        return [url]
+    system, pattern = _file_system(url)
+    try:
+        found = sorted(match for match in system.glob(pattern) if system.isfile(match))
+    except OSError as error:
+        raise InputError(url, f"can't be listed ({error.strerror or error})") from error
+    if not found:
+        raise InputError(url, "matches no file")
+    return [str(system.unstrip_protocol(match)) for match in found]
+
+
+def _file_system(url: str) -> tuple[Any, str]:
+    import fsspec
+
+    try:
+        system, path = fsspec.core.url_to_fs(url)
+    except ImportError as error:
+        raise MissingExtraError(url, f"needs a package that isn't installed ({error})", remedy="Install it with pip.") from error
+    except ValueError as error:
+        raise InputError(url, f"can't be opened ({error})") from error
+    return system, str(path)
+
+
+def _fsspec_open(url: str) -> Any:
+    system, path = _file_system(url)
+    return system.open(path, "rb", block_size=8 * _CHUNK_BYTES, cache_type="readahead")

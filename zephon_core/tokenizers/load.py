@@ -1,0 +1,194 @@
+"""Load a tokenizer from a folder or a file, with its content identity."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from zephon_core.errors import TokenizerError
+from zephon_core.tokenizers.added_tokens import AddedTokens
+from zephon_core.tokenizers.early_cut import EarlyCut, early_cut, encode_first
+from zephon_core.tokenizers.huggingface import encode_with_huggingface
+from zephon_core.tokenizers.identity import content_sha256, largest_id
+from zephon_core.tokenizers.ragged import RaggedIds
+
+if TYPE_CHECKING:
+    import tokenizers
+
+__all__ = ["Tokenizer", "load_tokenizer"]
+
+_SLOW_FILES = ("vocab.txt", "vocab.json", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "*.tiktoken", "tekken.json")
+_BULKY_MODEL_KEYS = ("vocab", "merges")
+
+
+class Tokenizer:
+    """A fast Hugging Face tokenizer, without truncation or padding, and what it is.
+
+    content_sha256: see `zephon_core.tokenizers.content_sha256`. vocab_size: the largest id it can give, plus one.
+    structure: its tokenizer.json without vocabulary and merges. definition_json: the whole, as JSON.
+    Encoding is safe from any number of threads at once.
+    """
+
+    def __init__(self, definition_json: bytes, *, origin: str) -> None:
+        """Take a tokenizer.json's bytes; origin names it in messages. Raises TokenizerError where it is none."""
+        import tokenizers
+
+        self.origin = origin
+        self.definition_json = definition_json
+        definition = _parse(definition_json, origin)
+        try:
+            self.huggingface: tokenizers.Tokenizer = tokenizers.Tokenizer.from_str(definition_json.decode("utf-8"))
+        except Exception as error:  # the library raises no narrower type for a definition that it can't use
+            raise _broken(origin, f"can't be used ({_one_line(error)})") from error
+        self.huggingface.no_truncation()
+        self.huggingface.no_padding()
+        self.content_sha256 = content_sha256(definition)
+        self.vocab_size = largest_id(definition) + 1
+        self.structure: dict[str, Any] = {
+            **definition,
+            "model": {key: value for key, value in definition["model"].items() if key not in _BULKY_MODEL_KEYS},
+        }
+        self.added_tokens = AddedTokens.of(definition)
+
+    def encode_batch(self, texts: Sequence[str], *, max_tokens: int | None = None) -> RaggedIds:
+        """All ids of each text, no special tokens added, on every core that the tokenizers library is allowed.
+
+        With `max_tokens`, only the first so many of each, and the single id 0 for a text without ids: what banks hold.
+        """
+        encoded = partial(encode_with_huggingface, self.huggingface)
+        if max_tokens is None:
+            return encoded(texts)
+        first = encode_first(encoded, texts, max_tokens, self.early_cut)
+        return RaggedIds(first.ids, first.lengths)
+
+    def definition(self) -> dict[str, Any]:
+        """Parse the whole tokenizer.json anew. The result is large: don't keep it."""
+        return _parse(self.definition_json, self.origin)
+
+    @cached_property
+    def _early_cut(self) -> tuple[EarlyCut | None, str]:
+        return early_cut(self.structure, self.added_tokens)
+
+    @property
+    def early_cut(self) -> EarlyCut | None:
+        """Where a long text can be cut before it is encoded, without changing its first ids; None if that can't be known."""
+        return self._early_cut[0]
+
+    def describe(self) -> dict[str, Any]:
+        """Describe it for manifests and reports: JSON-able, without paths."""
+        return {
+            "content_sha256": self.content_sha256,
+            "vocab_size": self.vocab_size,
+            "model": self.structure["model"].get("type", ""),
+            "normalizer": _node_names(self.structure.get("normalizer")),
+            "pre_tokenizer": _node_names(self.structure.get("pre_tokenizer")),
+            "added_tokens": len(self.added_tokens.contents),
+            "early_cut": self._early_cut[1],
+        }
+
+
+def load_tokenizer(path: str | Path) -> Tokenizer:
+    """Load a tokenizer from a Hugging Face folder or a tokenizer.json.
+
+    A folder's tokenizer.json is taken as it is. A folder that has other formats only (vocab.txt, vocab.json with merges.txt,
+    tokenizer.model, ...) is converted by transformers, offline. Raises TokenizerError for anything missing, broken, or at odds
+    with the folder's tokenizer_config.json.
+    """
+    path = Path(path)
+    if path.is_file():
+        return Tokenizer(_read(path), origin=str(path))
+    if not path.is_dir():
+        raise TokenizerError(str(path), "is not there", wanted="a Hugging Face folder or a tokenizer.json")
+    file = path / "tokenizer.json"
+    if file.is_file():
+        tokenizer = Tokenizer(_read(file), origin=str(file))
+        _refuse_contradictions(path / "tokenizer_config.json", tokenizer)
+        return tokenizer
+    if any(True for pattern in _SLOW_FILES for _ in path.glob(pattern)):
+        return Tokenizer(_converted(path), origin=str(path))
+    raise TokenizerError(str(path), "holds no tokenizer", wanted="a tokenizer.json", remedy="Name the folder or file that has one.")
+
+
+def _read(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise TokenizerError(str(file), f"can't be read ({error.strerror})") from error
+
+
+def _parse(definition_json: bytes, origin: str) -> dict[str, Any]:
+    try:
+        definition = orjson.loads(definition_json)
+    except orjson.JSONDecodeError as error:
+        raise _broken(origin, f"is not JSON ({error})") from error
+    model = definition.get("model") if isinstance(definition, dict) else None
+    if not isinstance(model, dict) or not isinstance(model.get("vocab"), dict | list):
+        raise _broken(origin, "has no model with a vocabulary")
+    result: dict[str, Any] = definition
+    return result
+
+
+def _broken(origin: str, found: str) -> TokenizerError:
+    return TokenizerError(
+        origin, found, wanted="a tokenizer.json as the tokenizers library writes it", remedy="Fetch or save it again."
+    )
+
+
+def _converted(folder: Path) -> bytes:
+    """Have transformers convert a folder without tokenizer.json, and return the tokenizer.json it would save."""
+    remedy = "Save it once as tokenizer.json: AutoTokenizer.from_pretrained(folder).save_pretrained(folder)."
+    try:
+        from transformers import AutoTokenizer
+    except ImportError as error:
+        found = "has no tokenizer.json, and converting its files needs transformers"
+        raise TokenizerError(str(folder), found, remedy="pip install transformers.") from error
+    try:
+        converted = AutoTokenizer.from_pretrained(str(folder), use_fast=True, local_files_only=True)
+    except Exception as error:  # transformers and its converters raise whatever their libraries do
+        found = f"has no tokenizer.json, and transformers can't convert its files ({_one_line(error)})"
+        raise TokenizerError(str(folder), found, remedy=remedy) from error
+    if not getattr(converted, "is_fast", False):
+        raise TokenizerError(str(folder), "has no tokenizer.json, and no fast form that it could be converted to", remedy=remedy)
+    text: str = converted.backend_tokenizer.to_str()
+    return text.encode("utf-8")
+
+
+def _refuse_contradictions(config_file: Path, tokenizer: Tokenizer) -> None:
+    """Refuse a folder whose tokenizer_config.json makes transformers give other ids than its tokenizer.json alone would."""
+    if not config_file.is_file():
+        return
+    try:
+        config = orjson.loads(_read(config_file))
+    except orjson.JSONDecodeError as error:
+        raise TokenizerError(str(config_file), f"is not JSON ({error})") from error
+    if not isinstance(config, dict):
+        raise TokenizerError(str(config_file), "is not a JSON object")
+    remedy = "Save the folder again with transformers' save_pretrained, or name the tokenizer.json itself to use it as it is."
+    for token_id, token in (config.get("added_tokens_decoder") or {}).items():
+        content = token["content"] if isinstance(token, dict) else str(token)
+        found_id = tokenizer.huggingface.token_to_id(content)
+        if found_id is None or str(found_id) != token_id:
+            found = f"adds token {content!r} as id {token_id}, which tokenizer.json has " + (
+                f"as {found_id}" if found_id is not None else "not"
+            )
+            raise TokenizerError(str(config_file), found, remedy=remedy)
+    normalizer = tokenizer.structure.get("normalizer") or {}
+    lowercase = config.get("do_lower_case")
+    if normalizer.get("type") == "BertNormalizer" and isinstance(lowercase, bool) and lowercase != normalizer.get("lowercase"):
+        found = f"says do_lower_case: {str(lowercase).lower()}, and tokenizer.json the opposite"
+        raise TokenizerError(str(config_file), found, remedy=remedy)
+
+
+def _node_names(node: dict[str, Any] | None) -> str:
+    if node is None:
+        return ""
+    parts = node.get("normalizers") or node.get("pretokenizers")
+    return " + ".join(_node_names(part) for part in parts) if parts else str(node.get("type", ""))
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:200] or type(error).__name__
