@@ -23,7 +23,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from zephon_core.atomic import write_json
@@ -163,22 +163,29 @@ def status(state: Path) -> Service | None:
     return service if running else None
 
 
+@contextmanager
+def serving(state: Path) -> Iterator[Service]:
+    """Run a server and its UI on a free port while the block runs, with no worker; what `up` started is another matter."""
+    with _locked(state):
+        if (left := read_service(state)) is not None:  # by a run that was killed
+            _stop(left)
+        service, _ = _start_server(state, _free_port())
+        try:
+            yield service
+        finally:
+            _stop(service)
+            (state / "service.json").unlink(missing_ok=True)
+
+
 def _start(state: Path, port: int) -> Service:
     _check_port(port)
-    (state / "logs").mkdir(exist_ok=True)
-    token = secrets.token_hex(16)
-    env = {**environment(state, port), TOKEN_VARIABLE: token}
-    service = Service(port, token, 0, 0)
+    service, env = _start_server(state, port)
     try:
-        server = _spawn(["server", "start", "--host", HOST, "--port", str(port)], state / "logs" / "server.log", env)
-        service = Service(port, token, server.pid, 0)
-        write_json(state / "service.json", asdict(service))
-        _wait_until_healthy(service, server, state / "logs" / "server.log")
         _run(["prefect", "--no-prompt", "work-pool", "create", "--type", "process", "--overwrite", POOL], env)
         worker = _spawn(
             ["worker", "start", "--pool", POOL, "--type", "process", "--name", "local"], state / "logs" / "worker.log", env
         )
-        service = Service(port, token, server.pid, worker.pid)
+        service = replace(service, worker_pid=worker.pid)
         write_json(state / "service.json", asdict(service))
         _run(["prefect", "--no-prompt", "deploy", "--all", "--prefect-file", str(CHECKOUT / "deployments" / "prefect.yaml")], env)
         _run(["deployments.automations"], env)
@@ -188,6 +195,24 @@ def _start(state: Path, port: int) -> Service:
         (state / "service.json").unlink(missing_ok=True)
         raise
     return service
+
+
+def _start_server(state: Path, port: int) -> tuple[Service, dict[str, str]]:
+    """Start a server and wait until it answers; returns it with the environment that its processes share."""
+    (state / "logs").mkdir(exist_ok=True)
+    token = secrets.token_hex(16)
+    env = {**environment(state, port), TOKEN_VARIABLE: token}
+    log = state / "logs" / "server.log"
+    server = _spawn(["server", "start", "--host", HOST, "--port", str(port)], log, env)
+    service = Service(port, token, server.pid, 0)
+    try:
+        write_json(state / "service.json", asdict(service))
+        _wait_until_healthy(service, server, log)
+    except BaseException:
+        _stop(service)
+        (state / "service.json").unlink(missing_ok=True)
+        raise
+    return service, env
 
 
 def _spawn(arguments: Sequence[str], log: Path, env: Mapping[str, str]) -> subprocess.Popen[bytes]:
@@ -241,6 +266,12 @@ def _check_running(process: subprocess.Popen[bytes], name: str, log: Path) -> No
         lines = log.read_text(errors="replace").strip().splitlines()
         said = lines[-1].strip() if lines else "no output"
         raise WorkerError(name, f"ended with exit code {process.returncode} ({said})", remedy=f"See {log}.")
+
+
+def _free_port() -> int:
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.bind((HOST, 0))
+        return int(probe.getsockname()[1])
 
 
 def _check_port(port: int) -> None:

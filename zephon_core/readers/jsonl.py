@@ -113,7 +113,7 @@ class _Blocks:
         return block
 
     def _pass_long_line(self) -> LongLine:
-        head = bytes(self._buffer[self._begin : self._begin + HEAD_BYTES])
+        head = bytes(self._buffer[self._begin : self._filled][:HEAD_BYTES])
         offset = self._offset
         length = self._filled - self._begin
         last = self._buffer[self._filled - 1]
@@ -123,6 +123,7 @@ class _Blocks:
             end = self._buffer.find(b"\n", 0, count)
             line = end if end >= 0 else count
             length += line
+            head += self._buffer[: min(line, HEAD_BYTES - len(head))]
             last = self._buffer[line - 1] if line else last
             if end >= 0 or count == 0:
                 break
@@ -131,7 +132,9 @@ class _Blocks:
         rest = count - end - 1 if ended else 0
         self._buffer[:rest] = self._buffer[end + 1 : end + 1 + rest]
         self._begin, self._filled = 0, rest
-        return LongLine(head, length - (ended and last == 0x0D), offset, self._stored())
+        if ended and last == 0x0D:
+            length -= 1
+        return LongLine(head[:length], length, offset, self._stored())
 
     def _stored(self) -> int:
         new = self._stream.consumed_bytes - self._reported
