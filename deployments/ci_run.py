@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import signal
 import sys
 import time
@@ -204,6 +205,7 @@ class _Follower:
         self._shown: set[UUID] = set()
         self._worker_seen = time.monotonic()
         self._log_ended = False
+        self._task_names: dict[UUID, str] = {}
 
     def follow(self, deadline: float | None) -> State[Any] | None:
         """Return the run's final state, None when `deadline` (monotonic) comes first. Raises InputError where no worker is left."""
@@ -260,6 +262,17 @@ class _Follower:
             if len(page) < _LOG_PAGE:
                 return
             offset += _LOG_PAGE
+
+    def _task_name(self, task_run_id: UUID) -> str:
+        """Return the task run's name with a colon, nothing while the server doesn't know the run: it hears of it through events."""
+        from prefect.exceptions import ObjectNotFound
+
+        if task_run_id not in self._task_names:
+            try:
+                self._task_names[task_run_id] = f"{self._client.read_task_run(task_run_id).name}: "
+            except ObjectNotFound:
+                return ""
+        return self._task_names[task_run_id]
 
 
 def _report(client: SyncPrefectClient, name: str, flow_run: FlowRun, state: State[Any]) -> int:

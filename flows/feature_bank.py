@@ -33,7 +33,7 @@ from zephon_core.bank.specs import BankSpec, RunOptions
 from zephon_core.bank.steps import BankIdentity, BankRecipes, bank_recipes, restart_encode
 from zephon_core.console import read_config, validated
 from zephon_core.errors import SpecError, ZephonError
-from zephon_core.progress import LoggingProgress
+from zephon_core.progress import LoggingProgress, format_amount
 from zephon_core.store import ArtifactRef, ArtifactStore, Recipe
 
 __all__ = ["feature_bank", "main"]
@@ -78,6 +78,7 @@ class _Build:
         self._run = run
         self._store = ArtifactStore(run.store)
         self._refresh = run.refresh or bool(get_current_settings().tasks.refresh_cache)
+        self._after: list[State[Any]] = []  # what the next step waits for, as the run's graph shows it
         self._cached: dict[str, bool] = {}
         self._seconds: dict[str, float] = {}
         self._clock = time.monotonic()
@@ -85,8 +86,7 @@ class _Build:
     def result(self) -> BankResult:
         """Run the steps in order and publish what they made."""
         spec, run = self._spec, self._run
-        identity = identify_inputs(spec, run)
-        self._lap("identify")
+        identity = self._finish("identify", [identify_inputs(spec, run, return_state=True)])
         recipes = bank_recipes(spec, identity)
         self._step("scan", scan_texts, recipes.scan, identity)
         self._step("tokenize", tokenize_texts, recipes.tokens, identity)
@@ -99,8 +99,8 @@ class _Build:
         bank = self._step("manifest", write_manifest, recipes.bank, identity)
         folder = bank.url if bank else ""
         if run.output:
-            folder = str(Path(publish_bank(spec, identity, run)).expanduser().absolute())
-            self._lap("publish")
+            published = publish_bank(spec, identity, run, wait_for=self._after, return_state=True)
+            folder = str(Path(self._finish("publish", [published])).expanduser().absolute())
         outcome = _read_outcome(self._store, recipes.features)
         result = BankResult(
             bank=folder,
@@ -116,45 +116,40 @@ class _Build:
 
     def _step(self, name: str, task: Task[..., Any], recipe: Recipe, identity: BankIdentity) -> ArtifactRef | None:
         bound = bind(task, recipe, self._store, refresh=self._refresh)
-        state = bound(self._spec, identity, self._run, return_state=True)
-        ref: ArtifactRef | None = state.result()
+        state = bound(self._spec, identity, self._run, wait_for=self._after, return_state=True)
+        ref: ArtifactRef | None = self._finish(name, [state])
         self._cached[name] = state.name == "Cached"
-        self._lap(name)
         return ref
 
     def _encode_parts(self, recipe: Recipe, identity: BankIdentity) -> None:
         """Encode all parts under the chosen runner. Whichever comes last commits the artifact."""
-        run = self._run
         bound = bind(encode_texts, recipe, self._store, refresh=self._refresh)
-        with choose_runner(run) as runner:
-            futures = [
-                runner.submit(
-                    bound,
-                    {
-                        "spec": self._spec,
-                        "identity": identity,
-                        "run": run_of_part(run, part),
-                        "part": f"part-{part + 1}-of-{run.parts}",
-                    },
-                )
-                for part in range(run.parts)
-            ]
+        with choose_runner(self._run) as runner:
             try:
+                futures = [
+                    runner.submit(bound, self._part(part, identity), wait_for=self._after) for part in range(self._run.parts)
+                ]
                 for future in futures:
                     future.wait()
             except BaseException:  # told to stop, by a signal say: the runner would wait for its parts, which may take hours
                 stop_parts()
                 raise
             states = [future.state for future in futures]
-        for state in states:
-            state.result()
+        self._finish("encode", states)
         self._cached["encode"] = all(state.name == "Cached" for state in states)
-        self._lap("encode")
 
-    def _lap(self, name: str) -> None:
+    def _part(self, part: int, identity: BankIdentity) -> dict[str, Any]:
+        name = f"part-{part + 1}-of-{self._run.parts}"
+        return {"spec": self._spec, "identity": identity, "run": run_of_part(self._run, part), "part": name}
+
+    def _finish(self, name: str, states: list[State[Any]]) -> Any:
+        """Return what the step's last task run returned; raises the error of the first that failed."""
+        results = [state.result() for state in states]
+        self._after = states
         now = time.monotonic()
         self._seconds[name] = round(now - self._clock, 3)
         self._clock = now
+        return results[-1]
 
     def _publish(self, result: BankResult, recipes: BankRecipes) -> None:
         name = self._spec.name
@@ -180,6 +175,7 @@ def _step_rows(store: ArtifactStore, result: BankResult, recipes: BankRecipes) -
                 "step": step,
                 "state": "incomplete" if ref is None else "cached" if result.cached[step] else "built",
                 "seconds": result.seconds[step],
+                "bytes": format_amount(sum(file.bytes for file in store.record(ref).files.values()), "B") if ref else "",
                 "fingerprint": recipe.fingerprint,
                 "url": ref.url if ref else "",
             }

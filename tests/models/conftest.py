@@ -31,7 +31,7 @@ def save_model(tmp_path_factory: pytest.TempPathFactory) -> FolderMaker:
 
 
 BERT = {"vocab_size": 99, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
-QWEN = {**BERT, "num_key_value_heads": 2, "head_dim": 8, "hidden_size": 64, "tie_word_embeddings": False}
+QWEN = {**BERT, "num_key_value_heads": 2, "head_dim": 16, "hidden_size": 64, "tie_word_embeddings": False}
 
 
 @pytest.fixture(scope="session")

@@ -77,7 +77,7 @@ def test_features_do_not_depend_on_what_shares_the_forward_pass(minilm_folder: P
     encoder = load(minilm_folder, dtype=dtype)
     assert encoder.ragged
     rng = np.random.default_rng(1)
-    groups = [rng.integers(1000, 30000, shape) for shape in ((3, 250), (40, 61), (1, 33), (7, 12), (30, 5), (2, 1), (1, 1))]
+    groups = [rng.integers(1000, 30000, shape) for shape in ((2, 250), (20, 61), (1, 33), (7, 12), (30, 5), (2, 1), (1, 1))]
     together = encoder.encode(groups)
     one_by_one = np.concatenate([encoder.encode([row[None, :]]) for ids in groups for row in ids])
     assert (together == one_by_one).all()
@@ -255,8 +255,8 @@ def test_a_real_model_agrees_with_an_independent_masked_mean(minilm_folder: Path
     from transformers import AutoModel
 
     rng = np.random.default_rng(2)
-    lengths = np.sort(rng.integers(1, 130, 200))[::-1]
-    ids = rng.integers(1000, 30000, (200, int(lengths.max())))
+    lengths = np.sort(rng.integers(1, 90, 60))[::-1]
+    ids = rng.integers(1000, 30000, (60, int(lengths.max())))
     mask = np.arange(ids.shape[1]) < lengths[:, None]
     model = AutoModel.from_pretrained(minilm_folder).eval()
     with torch.no_grad():

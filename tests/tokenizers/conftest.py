@@ -1,3 +1,4 @@
+# ruff: noqa: RUF001
 """Tokenizers to test with: a real one from a package, and small ones trained here with the structure of well-known others."""
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ CORPUS = [
     "한국어 문장은 띄어쓰기가 있습니다. 안녕하세요 세계!",
     "مرحبا بالعالم، كيف حالك اليوم؟ هذا نص عربي قصير.",
     "हिन्दी में लिखा हुआ एक वाक्य है। यह दूसरा वाक्य है।",
-    "{\"key\": [1, 2, 3], \"nested\": {\"a\": null, \"b\": true}}  \t\r\n<div class='x'>&nbsp;</div>",
+    '{"key": [1, 2, 3], "nested": {"a": null, "b": true}}  \t\r\n<div class=\'x\'>&nbsp;</div>',
 ]
 
 
@@ -46,7 +47,9 @@ def byte_level() -> Callable[..., dict[str, Any]]:
     return _byte_level
 
 
-def _byte_level(split: str = "qwen2", *, nfc: bool = True, added: tuple[AddedToken | str, ...] = ("<|end|>", "<think>")) -> dict[str, Any]:
+def _byte_level(
+    split: str = "qwen2", *, nfc: bool = True, added: tuple[AddedToken | str, ...] = ("<|end|>", "<think>")
+) -> dict[str, Any]:
     tokenizer = Tokenizer(models.BPE())
     if nfc:
         tokenizer.normalizer = normalizers.NFC()
@@ -54,7 +57,9 @@ def _byte_level(split: str = "qwen2", *, nfc: bool = True, added: tuple[AddedTok
         tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
     else:
         words = pre_tokenizers.Split(Regex(WORD_SPLITS[split]), behavior="isolated")
-        tokenizer.pre_tokenizer = pre_tokenizers.Sequence([words, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+            [words, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+        )
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=900, min_frequency=1, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False

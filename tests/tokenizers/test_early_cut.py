@@ -18,19 +18,25 @@ from zephon_core.tokenizers import RaggedIds, Tokenizer, encode_first, load_toke
 from zephon_core.tokenizers.early_cut import WORD_SPLITS
 from zephon_core.tokenizers.probe import probe_texts
 
-FRAGMENTS = [
-    *("a", "Z", "é", "e\u0301", "ß", "ſ", "Ω", "Я", "я", "א", "ب", "क", "क़", "की", "ก", "か", "が", "か\u3099", "カ", "中", "한", "각", "ㄱ"),
-    *("\u1100", "\u1161", "\u11a8", "\u0301", "\u0327", "\u0334", "\u200d", "\ufe0f", "\u00ad", "\u200b", "\ufeff", "\x00", "\x1f", "\x7f", "\ufffd"),
-    *(" ", "  ", "\t", "\n", "\r", "\r\n", "\u00a0", "\u2003", "\u2028", "\u3000", "\x85", "\x0b", "\x1c"),
-    *(".", ",", "!", "?", "'", "''", "’", '"', "(", ")", "/", "//", "-", "_", "#", "<", ">", "|", "、", "。", "，", "！", "؟", "।", "・", "ー"),
-    *("'s", "'t", "'re", "'VE", "'m", "'ll", "'d", "'ſ", "'S", "1", "12", "1234", "²", "Ⅷ", "٣", "½", "一二三"),
-    *("<|end|>", "<|end|", "|end|>", "<think>", "<think", "think>", "[CLS]", "[MASK]", "[CLS", "CLS]", "[PAD][SEP]", "end", "hello", "tokens"),
-    *("K", "Å", "ﬁ", "\u037e", "\u1fef", "豈", "\U0001d15e", "\U0001f600", "\U0001f468\u200d\U0001f469", "\U000113c2", "\U00020000", "\U0010ffff", "\ue000"),
-    *("The quick brown fox", "ein Wort und noch eins", "слово за словом", "def f(x):\n    return x", "日本語の文字。次の文", "x=1;y=22"),
-]
+LETTERS = (
+    "a Z é e\u0301 ß \u017f Ω Я я א ب क \u0958 की ก "
+    "か が か\u3099 カ 中 한 각 \u3131 \u1100 \u1161 \u11a8 \u212a \u212b \ufb01 \uf900"
+)
+MARKS = (
+    "\u0301 \u0327 \u0334 \u200d \ufe0f \u00ad \u200b \ufeff "
+    "\x00 \x1f \x7f \ufffd \U0001d15e \U0001f600 \U000113c2 \U00020000 \U0010ffff"
+)
+PUNCTUATION = ". , ! ? ' '' \u2019 \" ( ) / // - _ # < > | 、 。 \uff0c \uff01 ؟ । ・ ー \u037e \u1fef"
+CONTRACTIONS = "'s 't 're 'VE 'm 'll 'd '\u017f 'S 1 12 1234 ² Ⅷ ٣ ½ 一二三"
+LITERALS = "<|end|> <|end|  |end|> <think> <think think> [CLS] [MASK] [CLS CLS] [PAD][SEP] end <mask> <cut> Ende hello tokens"
+SPACES = [" ", "  ", "\t", "\n", "\r", "\r\n", "\u00a0", "\u2003", "\u2028", "\u3000", "\x85", "\x0b", "\x1c"]
+PHRASES = ["The quick brown fox", "ein Wort und noch eins", "слово за словом", "def f(x):\n    return x", "日本語の文字。次の文"]
+FRAGMENTS = [*SPACES, *PHRASES, *" ".join([LETTERS, MARKS, PUNCTUATION, CONTRACTIONS, LITERALS]).split(" ")]
 
 texts = st.lists(
-    st.lists(st.one_of(st.sampled_from(FRAGMENTS), st.characters(exclude_categories=("Cs",))), max_size=60).map("".join), min_size=1, max_size=4
+    st.lists(st.one_of(st.sampled_from(FRAGMENTS), st.characters(exclude_categories=("Cs",))), max_size=60).map("".join),
+    min_size=1,
+    max_size=4,
 )
 
 AWKWARD = (
@@ -48,7 +54,10 @@ def loaded(definition: dict[str, Any]) -> Tokenizer:
 def cut_tokenizers(byte_level: Callable[..., dict[str, Any]], minilm_folder: Path) -> dict[str, Tokenizer]:
     """One tokenizer of each structure that is cut."""
     definitions = {name: byte_level(name, nfc=name in ("qwen2", "o200k")) for name in WORD_SPLITS}
-    definitions["deepseek"]["pre_tokenizer"]["pretokenizers"][:0] = [split(r"\p{N}{1,3}"), split("[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+")]
+    definitions["deepseek"]["pre_tokenizer"]["pretokenizers"][:0] = [
+        split(r"\p{N}{1,3}"),
+        split("[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+"),
+    ]
     definitions["digits"] = byte_level("gpt2", nfc=False)
     digits = {"type": "Digits", "individual_digits": True}
     definitions["digits"]["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [digits, definitions["digits"]["pre_tokenizer"]]}
@@ -144,16 +153,14 @@ def test_the_probe_s_texts_split_alike_at_every_safe_position(cut_tokenizers: di
         tokenizer = cut_tokenizers[structure]
         cut = tokenizer.early_cut
         assert cut is not None
-        long = [text for text in probe_texts({"model": {"vocab": {}}}) if len(text) > 40][::97]
+        long = [text for text in probe_texts({"model": {"vocab": {}}}) if len(text) > 40][::17]
         positions = [[match.start() for match in cut.boundary.finditer(text)] for text in long]
-        pairs = [(text, position) for text, found in zip(long, positions, strict=True) for position in found[::7]]
+        pairs = [(text, position) for text, found in zip(long, positions, strict=True) for position in found[::2]]
         heads = tokenizer.encode_batch([text[:position] for text, position in pairs])
         texts = tokenizer.encode_batch([text for text, _ in pairs])
-        shorter = RaggedIds(
-            np.concatenate([texts.row(i)[: heads.lengths[i]] for i in range(len(pairs))]), np.minimum(texts.lengths, heads.lengths)
-        )
-        assert len(pairs) > 500
-        assert heads.first_difference(shorter) is None
+        beginnings = [texts.ids[start : start + length] for start, length in zip(texts.starts(), heads.lengths, strict=True)]
+        assert len(pairs) > 1000
+        assert heads.first_difference(RaggedIds(np.concatenate(beginnings), np.minimum(texts.lengths, heads.lengths))) is None
 
 
 def test_a_cut_never_falls_into_an_added_token(cut_tokenizers: dict[str, Tokenizer]) -> None:
@@ -169,9 +176,15 @@ def test_a_cut_never_falls_into_an_added_token(cut_tokenizers: dict[str, Tokeniz
     [
         (lambda d: d["model"].update(dropout=0.1), "dropout"),
         (lambda d: d["added_tokens"][0].update(normalized=True), "normalised text"),
-        (lambda d: d.update(post_processor={"type": "TemplateProcessing", "single": [{"Sequence": {}}, {"Sequence": {}}]}), "post-processor"),
+        (
+            lambda d: d.update(post_processor={"type": "TemplateProcessing", "single": [{"Sequence": {}}, {"Sequence": {}}]}),
+            "post-processor",
+        ),
         (lambda d: d.update(normalizer={"type": "NFKC"}), "no structure"),
-        (lambda d: d.update(normalizer={"type": "Sequence", "normalizers": [{"type": "NFC"}, {"type": "Lowercase"}]}), "no structure"),
+        (
+            lambda d: d.update(normalizer={"type": "Sequence", "normalizers": [{"type": "NFC"}, {"type": "Lowercase"}]}),
+            "no structure",
+        ),
         (lambda d: d.update(pre_tokenizer=None), "no structure"),
         (lambda d: d["pre_tokenizer"]["pretokenizers"][0]["pattern"].update(Regex=r"\w+|\W+"), "no structure"),
         (lambda d: d["pre_tokenizer"]["pretokenizers"][0].update(behavior="MergedWithNext"), "no structure"),

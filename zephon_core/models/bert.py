@@ -205,7 +205,7 @@ def _slices(groups: Sequence[npt.NDArray[np.int64]]) -> Iterator[list[torch.Tens
         while first < len(ids):
             taken = min(len(ids) - first, room // length)
             if taken:
-                part.append(torch.from_numpy(np.ascontiguousarray(ids[first : first + taken])))
+                part.append(torch.from_numpy(ids[first : first + taken].copy()))
                 first, room = first + taken, room - taken * length
             elif part:
                 yield part

@@ -100,7 +100,7 @@ class TransformerEncoder:
     def _to_device(self, values: npt.NDArray[np.int64]) -> torch.Tensor:
         import torch
 
-        tensor = torch.from_numpy(np.ascontiguousarray(values))
+        tensor = torch.from_numpy(values.copy())
         if self._device.type == "cuda":
             return tensor.pin_memory().to(self._device, non_blocking=True)
         return tensor
@@ -176,7 +176,7 @@ def load_transformer(folder: ModelFolder, spec: ModelSpec, device: torch.device,
 def _model_class(folder: ModelFolder, *, outer: bool) -> Any:
     import transformers
 
-    if folder.config.get("is_encoder_decoder"):
+    if folder.config.get("is_encoder_decoder") or folder.architecture.endswith("EncoderModel"):
         return transformers.AutoModelForTextEncoding
     if outer and folder.architecture.endswith("ForCausalLM"):
         return transformers.AutoModelForCausalLM

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from zephon_core.errors import BadRowError
-from zephon_core.readers.arrow import arrow_errors, iter_arrow
+from zephon_core.readers.arrow import iter_arrow
 from zephon_core.readers.jsonl import DEFAULT_MAX_ROW_BYTES, LongLine, iter_lines
 from zephon_core.readers.parquet import iter_parquet
 from zephon_core.readers.sources import Source
@@ -71,9 +71,13 @@ def iter_rows(source: Source, *, paths: Sequence[str] | None = None, max_row_byt
     )
     for part in batches:
         for number in range(part.batch.num_rows):
-            with arrow_errors(f"{source.url}:{part.first_row + number}"):
+            origin = Origin(source, part.first_row + number, None)
+            try:
                 payload = part.batch.slice(number, 1).to_pylist()[0]
-            yield Row(Origin(source, part.first_row + number, None), payload)
+            except (ValueError, OverflowError) as error:
+                problem = RowProblem("no Python value", f"can't be turned into Python values ({error})")
+                raise row_error(origin, problem, "Fix the row.") from error
+            yield Row(origin, payload)
 
 
 def _iter_jsonl(source: Source, max_row_bytes: int) -> Iterator[Row]:
