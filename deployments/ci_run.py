@@ -255,10 +255,8 @@ class _Follower:
                 if record.id not in self._shown:
                     self._shown.add(record.id)
                     self._log_ended |= record.name == "prefect.flow_runs" and record.message.startswith("Finished in state")
-                    level = {10: "DEBUG", 20: "INFO", 30: "WARNING", 40: "ERROR", 50: "CRITICAL"}.get(
-                        record.level, str(record.level)
-                    )
-                    _say(f"{record.timestamp:%H:%M:%S} {level:<7} {record.message}")
+                    where = self._task_name(record.task_run_id) if record.task_run_id else ""
+                    _say(f"{record.timestamp:%H:%M:%S} {logging.getLevelName(record.level):<7} {where}{record.message}")
             if len(page) < _LOG_PAGE:
                 return
             offset += _LOG_PAGE

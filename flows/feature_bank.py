@@ -126,9 +126,7 @@ class _Build:
         bound = bind(encode_texts, recipe, self._store, refresh=self._refresh)
         with choose_runner(self._run) as runner:
             try:
-                futures = [
-                    runner.submit(bound, self._part(part, identity), wait_for=self._after) for part in range(self._run.parts)
-                ]
+                futures = [runner.submit(bound, self._part(part, identity)) for part in range(self._run.parts)]
                 for future in futures:
                     future.wait()
             except BaseException:  # told to stop, by a signal say: the runner would wait for its parts, which may take hours

@@ -34,7 +34,7 @@ def write(path: Path, *batches: np.ndarray) -> Path:
 def test_records_come_back_in_order_and_further_ones_are_added(tmp_path: Path) -> None:
     path = write(tmp_path / "a.ledger", records(3, 1), records(2))
     write(path, records(9))
-    assert read_records(path, WORK)["block"].tolist() == [3, 1, 2, 9]
+    assert read_records(path, WORK).records["block"].tolist() == [3, 1, 2, 9]
 
 
 @given(cut=st.integers(0, 64 + 5 * BLOCK_RECORD.itemsize))
@@ -43,9 +43,9 @@ def test_a_file_cut_anywhere_holds_its_whole_records_and_can_be_continued(tmp_pa
     with path.open("r+b") as handle:
         handle.truncate(cut)
     whole = max(0, cut - 64) // BLOCK_RECORD.itemsize
-    assert read_records(path, WORK)["block"].tolist() == [1, 2, 3, 4, 5][:whole]
+    assert read_records(path, WORK).records["block"].tolist() == [1, 2, 3, 4, 5][:whole]
     write(path, records(7))
-    assert read_records(path, WORK)["block"].tolist() == [*[1, 2, 3, 4, 5][:whole], 7]
+    assert read_records(path, WORK).records["block"].tolist() == [*[1, 2, 3, 4, 5][:whole], 7]
 
 
 @given(place=st.integers(64, 64 + 3 * BLOCK_RECORD.itemsize - 1), bit=st.integers(0, 7))
@@ -55,7 +55,7 @@ def test_a_flipped_bit_costs_one_record(tmp_path_factory: pytest.TempPathFactory
     content[place] ^= 1 << bit
     path.write_bytes(content)
     lost = (place - 64) // BLOCK_RECORD.itemsize
-    assert read_records(path, WORK)["block"].tolist() == [block for number, block in enumerate([1, 2, 3]) if number != lost]
+    assert read_records(path, WORK).records["block"].tolist() == [block for number, block in enumerate([1, 2, 3]) if number != lost]
 
 
 @given(place=st.integers(0, 63), bit=st.integers(0, 7))
@@ -88,10 +88,38 @@ def test_a_second_writer_is_refused_while_the_first_is_at_work(tmp_path: Path) -
 def test_the_union_takes_the_latest_record_of_each_block(tmp_path: Path) -> None:
     first = write(tmp_path / "a.ledger", records(1, 2, 5, finished_ms=10), records(1, finished_ms=30, rows=7))
     second = write(tmp_path / "b.ledger", records(2, 3, finished_ms=20, rows=4))
-    union = read_union([first, second], WORK)
+    union, flushed = read_union([first, second], WORK)
+    assert not flushed.any()
     assert union["block"].tolist() == [1, 2, 3, 5]
     assert union["rows"].tolist() == [7, 4, 4, 1]
-    assert len(read_union([], WORK)) == 0
+    assert len(read_union([], WORK).records) == 0
+
+
+def test_records_are_provisional_until_they_are_flushed(tmp_path: Path) -> None:
+    path = tmp_path / "a.ledger"
+    with Ledger(path, WORK) as ledger:
+        ledger.append(records(1, 2))
+        assert read_records(path, WORK).flushed.tolist() == [False, False]
+        ledger.flush()
+        ledger.append(records(3))
+    found = read_records(path, WORK)
+    assert found.records["block"].tolist() == [1, 2, 3]
+    assert found.flushed.tolist() == [True, True, False]
+    with Ledger(path, WORK) as ledger:
+        ledger.append(records(4))
+        ledger.flush()
+    assert read_union([path], WORK).flushed.tolist() == [True] * 4
+
+
+def test_a_damaged_mark_vouches_for_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "a.ledger"
+    with Ledger(path, WORK) as ledger:
+        ledger.append(records(1))
+        ledger.flush()
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    assert read_records(path, WORK).flushed.tolist() == [False]
 
 
 def test_the_format_is_pinned(tmp_path: Path) -> None:

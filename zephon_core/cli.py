@@ -203,3 +203,7 @@ def _show_json(value: object) -> None:
 def main() -> None:
     """Run the command line."""
     app()
+
+
+if __name__ == "__main__":
+    main()

@@ -4,8 +4,10 @@ A ledger file is a header of 64 bytes and then records of a fixed size, little-e
 itself. A torn or damaged record is no record: its block counts as not done. Every process writes a file of its own and what is
 done is the union, so any number of them may work on disjoint blocks of one plan, die and come back.
 
-The caller flushes what a record vouches for before it appends the record, which flushes the record: a block that the ledger
-holds is on the device.
+A record is appended as soon as its bytes are written, so a killed process loses nothing that it had written. From time to time
+those bytes are flushed, and then a mark is appended and flushed. A record before a mark is on the device, and so is what it is
+about. One after the last mark is provisional: after a power cut it may be there without its bytes, so it counts as done only once
+they are found to match its checksum.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import struct
 from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +27,7 @@ import xxhash
 from zephon_core.atomic import fsync_directory
 from zephon_core.errors import CorruptArtifactError, LeaseHeldError, MismatchError
 
-__all__ = ["BLOCK_RECORD", "FLAW_RECORD", "LEDGER_VERSION", "Ledger", "read_records", "read_union"]
+__all__ = ["BLOCK_RECORD", "FLAW_RECORD", "LEDGER_VERSION", "Ledger", "LedgerRecords", "read_records", "read_union"]
 
 LEDGER_VERSION = 1
 BLOCK_RECORD = np.dtype(
@@ -46,6 +48,8 @@ BLOCK_RECORD = np.dtype(
 FLAW_RECORD = np.dtype([("block", "<u8"), ("row", "<u8"), ("reason", "<u4"), ("unused", "<u4"), ("check", "<u8")])
 
 Records = npt.NDArray[np.void]
+Flags = npt.NDArray[np.bool_]
+_MARK = np.uint64((1 << 64) - 1)
 _MAGIC = b"ZPHLEDG\0"
 _HEADER = struct.Struct("<8sII32s8xQ")  # magic, version, bytes a record, identity, checksum of what precedes
 
@@ -85,13 +89,19 @@ class Ledger:
         self.close()
 
     def append(self, records: Records) -> None:
-        """Add records and flush them to the device; a torn record that a kill left behind is overwritten."""
+        """Add records; a torn record that a kill left behind is overwritten. They are provisional until the next `flush`."""
         if not len(records):
             return
         content = _sealed(records, self._kind)
         os.pwrite(self._handle, content, self._end)
-        os.fsync(self._handle)
         self._end += len(content)
+
+    def flush(self) -> None:
+        """Mark all records so far as flushed; to be called after a flush of what they are about. The mark is flushed too."""
+        mark = np.zeros(1, self._kind)
+        mark[_key(self._kind)] = _MARK
+        self.append(mark)
+        os.fsync(self._handle)
 
     def close(self) -> None:
         """Close the file and free its lock."""
@@ -106,32 +116,49 @@ class Ledger:
             ) from None
 
 
-def read_records(path: Path, identity: str, kind: np.dtype[Any] = BLOCK_RECORD) -> Records:
+class LedgerRecords(NamedTuple):
+    """Records, and for each whether it is flushed (bool): one that isn't is provisional."""
+
+    records: Records
+    flushed: Flags
+
+
+def read_records(path: Path, identity: str, kind: np.dtype[Any] = BLOCK_RECORD) -> LedgerRecords:
     """Read the whole records of a ledger file, in the order in which they were written; torn and damaged ones are left out.
 
     Raises MismatchError if the file belongs to other work, CorruptArtifactError if it is no ledger.
     """
     content = path.read_bytes()
     if len(content) < _HEADER.size:
-        return np.zeros(0, kind)
+        return LedgerRecords(np.zeros(0, kind), np.zeros(0, np.bool_))
     _check_header(path, content[: _HEADER.size], _header(identity, kind))
     body = memoryview(content)[_HEADER.size :]
-    whole = len(body) // kind.itemsize
-    records = np.frombuffer(body[: whole * kind.itemsize], kind)
     step = kind.itemsize
+    whole = len(body) // step
+    records = np.frombuffer(body[: whole * step], kind)
     checks = (xxhash.xxh3_64_intdigest(body[place : place + step - 8]) for place in range(0, whole * step, step))
-    intact: Records = records[records["check"] == np.fromiter(checks, np.uint64, whole)]
-    return intact
+    records = records[records["check"] == np.fromiter(checks, np.uint64, whole)]
+    marks = records[_key(kind)] == _MARK
+    flushed = np.arange(len(records)) < np.flatnonzero(marks).max(initial=-1)
+    return LedgerRecords(records[~marks], flushed[~marks])
 
 
-def read_union(paths: Iterable[Path], identity: str, kind: np.dtype[Any] = BLOCK_RECORD, *, key: str = "block") -> Records:
+def read_union(paths: Iterable[Path], identity: str, kind: np.dtype[Any] = BLOCK_RECORD, *, key: str = "block") -> LedgerRecords:
     """Read several ledger files as one: a record a `key`, the latest where there are several, ascending."""
     parts = [read_records(path, identity, kind) for path in paths]
-    records = np.concatenate([np.zeros(0, kind), *parts])
+    records = np.concatenate([np.zeros(0, kind), *(part.records for part in parts)])
+    flushed = np.concatenate([np.zeros(0, np.bool_), *(part.flushed for part in parts)])
     if "finished_ms" in (kind.names or ()):
-        records = records[np.argsort(records["finished_ms"], kind="stable")]
+        order = np.argsort(records["finished_ms"], kind="stable")
+        records, flushed = records[order], flushed[order]
     _, last = np.unique(records[key][::-1], return_index=True)
-    return records[len(records) - 1 - last]
+    latest = len(records) - 1 - last
+    return LedgerRecords(records[latest], flushed[latest])
+
+
+def _key(kind: np.dtype[Any]) -> str:
+    """Return the name of a record's first field, which a mark fills with ones."""
+    return (kind.names or ("",))[0]
 
 
 def _header(identity: str, kind: np.dtype[Any]) -> bytes:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import random
 from pathlib import Path
 
 import pytest
@@ -12,7 +10,6 @@ import pytest
 from zephon_core.bank.specs import BankSpec, RunOptions
 
 PROGRAMS = Path(__file__).parent / "programs"
-WORDS = [f"w{number}" for number in range(1, 1200)]
 
 
 @pytest.fixture
@@ -23,34 +20,16 @@ def word_encoder(monkeypatch):
     return "word_encoder:words"
 
 
-def router_rows(seed: int, count: int, *, candidates: int = 4, longest: int = 30) -> list[dict]:
-    rng = random.Random(seed)
-
-    def text() -> str:
-        return " ".join(rng.choices(WORDS[:990], k=rng.randint(1, longest)))
-
-    return [{"query": text(), "candidates": [{"text": text()} for _ in range(candidates)]} for _ in range(count)]
-
-
-def write_rows(path: Path, rows: list) -> Path:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
-
-
 @pytest.fixture
 def inputs(tmp_path, word_encoder):
     """A folder with train.jsonl, eval.jsonl and tokenizer.json."""
-    from tokenizers import Tokenizer
-    from tokenizers.models import WordLevel
-    from tokenizers.pre_tokenizers import WhitespaceSplit
+    from small_inputs import router_rows, write_rows, write_tokenizer
 
     folder = tmp_path / "inputs"
     folder.mkdir()
     write_rows(folder / "train.jsonl", router_rows(1, 60))
     write_rows(folder / "eval.jsonl", router_rows(2, 15) + router_rows(1, 5))
-    tokenizer = Tokenizer(WordLevel({"[UNK]": 0} | {word: number for number, word in enumerate(WORDS, 1)}, unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = WhitespaceSplit()
-    tokenizer.save(str(folder / "tokenizer.json"))
+    write_tokenizer(folder / "tokenizer.json")
     return folder
 
 

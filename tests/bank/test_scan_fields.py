@@ -14,7 +14,12 @@ def compiled(*paths: str):
 def test_paths_with_a_common_beginning_share_it():
     table = compiled("query", "candidates[].text", "candidates[].title:heading")
     assert table.nodes.tolist() == [[OBJECT, 0, 2], [LEAF, 0, 0], [LIST, 3, 0], [OBJECT, 2, 2], [LEAF, 1, 0], [LEAF, 2, 0]]
-    assert [table.names[start : start + size].tobytes().decode() for _, start, size in table.children] == ["query", "candidates", "text", "title"]
+    assert [table.names[start : start + size].tobytes().decode() for _, start, size in table.children] == [
+        "query",
+        "candidates",
+        "text",
+        "title",
+    ]
     assert table.children[:, 0].tolist() == [1, 2, 4, 5]
     assert table.depth == 3
     assert table.kind_names == ("query", "candidate", "heading")

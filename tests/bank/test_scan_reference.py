@@ -59,4 +59,4 @@ def test_bad_rows(line, reason, message):
 
 
 def test_depth_is_counted_outside_strings():
-    assert texts('{"a": ' + "[" * 511 + '"' + "[" * 600 + '\\"[['+ '"' + "]" * 511 + ', "query": "b"}') == [(0, b"b")]
+    assert texts('{"a": ' + "[" * 511 + '"' + "[" * 600 + '\\"[[' + '"' + "]" * 511 + ', "query": "b"}') == [(0, b"b")]

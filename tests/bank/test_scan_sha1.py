@@ -26,4 +26,3 @@ def test_cpus_without_sha_instructions_get_the_same():
     """Compile for the plainest CPU of this architecture; the machine code of another CPU is never loaded in its place."""
     environment = os.environ | {"NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": ""}
     subprocess.run([sys.executable, "-c", CHECK], env=environment, check=True, timeout=120)
-

@@ -29,7 +29,9 @@ def test_every_code_point_is_stripped_as_str_strip_does():
         assert stripped([text.encode() for text in texts]) == [text.strip().encode() for text in texts]
 
 
-@pytest.mark.parametrize("text", ["", " ", "\u3000\u2028 \x1c", "\u00a0", "x", " x", "\u2003\u2003x y\u3000", "\u0085a", "\u00c2", "\u00e2\u0080"])
+@pytest.mark.parametrize(
+    "text", ["", " ", "\u3000\u2028 \x1c", "\u00a0", "x", " x", "\u2003\u2003x y\u3000", "\u0085a", "\u00c2", "\u00e2\u0080"]
+)
 def test_ends_meet(text):
     assert stripped([text.encode()]) == [text.strip().encode()] * bool(text.strip())
 
@@ -50,7 +52,30 @@ def decodes(text: bytes) -> bool:
     return True
 
 
-EDGES = [0x00, 0x22, 0x7F, 0x80, 0x8F, 0x90, 0x9F, 0xA0, 0xBF, 0xC0, 0xC1, 0xC2, 0xDF, 0xE0, 0xE1, 0xEC, 0xED, 0xEE, 0xEF, 0xF0, 0xF1, 0xF3]
+EDGES = [
+    0x00,
+    0x22,
+    0x7F,
+    0x80,
+    0x8F,
+    0x90,
+    0x9F,
+    0xA0,
+    0xBF,
+    0xC0,
+    0xC1,
+    0xC2,
+    0xDF,
+    0xE0,
+    0xE1,
+    0xEC,
+    0xED,
+    0xEE,
+    0xEF,
+    0xF0,
+    0xF1,
+    0xF3,
+]
 EDGES += [0xF4, 0xF5, 0xF7, 0xF8, 0xFF]
 
 

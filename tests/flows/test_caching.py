@@ -8,12 +8,12 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from shared_service import wait_for
 from toy_core import build_toy, toy_recipe
 
 from tasks.caching import ArtifactPolicy, ArtifactRecords
@@ -109,17 +109,10 @@ def program(env: dict[str, str], *arguments: object) -> subprocess.Popen[str]:
     )
 
 
-def wait_for(condition: Any, timeout_s: float = 60.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "waited too long"
-        time.sleep(0.05)
-
-
 def test_two_runs_at_once_build_once(flow_env: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "hold").touch()
     runs = [program(flow_env, kind, tmp_path, "a") for kind in ("direct", "thread")]
-    wait_for(lambda: builds(tmp_path))
+    wait_for(lambda: builds(tmp_path), "a build")
     (tmp_path / "hold").unlink()
     states = [run.communicate()[0].split() for run in runs]
     assert [run.returncode for run in runs] == [0, 0]
@@ -131,10 +124,10 @@ def test_two_runs_at_once_build_once(flow_env: dict[str, str], tmp_path: Path) -
 def test_a_killed_holder_does_not_block_the_next_run(run: Run, flow_env: dict[str, str], tmp_path: Path, kind: str) -> None:
     (tmp_path / "hold").touch()
     holder = program(flow_env, kind, tmp_path, "a")
-    wait_for(lambda: builds(tmp_path))
+    wait_for(lambda: builds(tmp_path), "a build")
     holder.send_signal(signal.SIGKILL)
     lease = ArtifactStore(tmp_path).lease_path(toy_recipe("a").key)
-    wait_for(lambda: not is_held(lease))  # the holder's pool goes with it
+    wait_for(lambda: not is_held(lease), "the lease")  # the holder's pool goes with it
     holder.communicate()
     (tmp_path / "hold").unlink()
     assert run("direct", "a") == ["Completed"]

@@ -10,12 +10,12 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from shared_service import processes_with, wait_for
 from tiny_inputs import bank_spec, make_inputs
 
 from zephon_core.bank.build import build_bank
@@ -209,30 +209,14 @@ def write_config(path: Path, inputs: Path, **options: Any) -> Path:
     return path
 
 
-def wait_for(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "waited too long"
-        time.sleep(0.05)
+POOL = {"parts": 2, "task_runner": "process", "workers": 2}
+THREADS = {"parts": 2, "workers": 4}
 
 
-def processes_with(variable: str) -> list[int]:
-    """Return the processes that have this NAME=VALUE in their environment."""
-    found = []
-    for folder in Path("/proc").iterdir():
-        try:
-            if folder.name.isdigit() and variable.encode() in (folder / "environ").read_bytes().split(b"\0"):
-                found.append(int(folder.name))
-        except OSError:
-            continue
-    return found
-
-
-@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGTERM], ids=["SIGKILL", "SIGTERM"])
 @pytest.mark.parametrize(
-    "options",
-    [{}, {"parts": 2, "task_runner": "process", "workers": 2}, {"parts": 2, "workers": 4}],
-    ids=["whole", "process pool", "threads"],
+    ("sent", "options"),
+    [(signal.SIGKILL, {}), (signal.SIGTERM, {}), (signal.SIGTERM, POOL), (signal.SIGKILL, THREADS)],
+    ids=["SIGKILL", "SIGTERM", "SIGTERM with a pool", "SIGKILL with threads"],
 )
 def test_a_stopped_engine_leaves_nothing_behind_and_the_rerun_completes(
     flow_env: dict[str, str], run: Run, inputs: Path, tmp_path: Path, sent: signal.Signals, options: dict[str, Any]
@@ -242,10 +226,10 @@ def test_a_stopped_engine_leaves_nothing_behind_and_the_rerun_completes(
     hold.touch()
     config = write_config(tmp_path / "config.json", inputs, store=str(tmp_path / "store"), **options)
     engine = flow_process(flow_env, config, TINY_ENCODER_HOLD=str(hold))
-    wait_for(hold.with_suffix(".reached").exists)
+    wait_for(hold.with_suffix(".reached").exists, "the encode")
     engine.send_signal(sent)
     assert engine.wait(60) != 0
-    wait_for(lambda: not processes_with(f"TINY_ENCODER_HOLD={hold}"), 15)
+    wait_for(lambda: not processes_with(f"TINY_ENCODER_HOLD={hold}"), "the end of what the engine started", 15)
     engine.communicate()
     assert not [path for path in (tmp_path / "store" / "leases").glob("*.lease") if is_held(path)]
     again = run(**options)["result"]

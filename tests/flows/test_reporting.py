@@ -55,6 +55,12 @@ def test_what_can_not_be_published_does_not_fail_the_run(flows: Any) -> None:
     assert flows.call("reporting_steps:lose_the_server", seconds=2.2) == "done"
 
 
+def test_tasks_in_threads_end_when_their_run_is_told_to_stop(flows: Any) -> None:
+    with pytest.raises(Exception, match="told to stop") as caught:
+        flows.call("reporting_steps:stop_a_flow")
+    assert caught.value.kind == "InterruptedError"
+
+
 def test_outside_of_a_run_progress_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     with run_progress("scan") as progress, progress.phase("scan", total=2, unit="B") as phase:
         phase.advance(2)

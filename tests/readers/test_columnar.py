@@ -125,7 +125,7 @@ def test_batches_are_cut_by_bytes():
 def test_rows_too_long_on_average_are_refused_before_they_are_decoded(tmp_path):
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"text": ["x" * 9_000_000]}), path, use_dictionary=False)
-    with pytest.raises(InputError, match=r"row group 0 holds 9,000,\d+ bytes of 'text' in 1 rows, expected at most 1,000,000 a row"):
+    with pytest.raises(InputError, match=r"row group 0 holds 9,000,\d+ bytes in 1 rows, expected at most 1,000,000 a row"):
         list(iter_parquet(source_of(path), max_row_bytes=1_000_000))
 
 
@@ -153,22 +153,27 @@ def test_a_value_that_is_no_python_value_is_a_bad_row(tmp_path):
         next(rows)
 
 
-NASTY = ("arrow-testing/data/arrow-ipc-file", "arrow-testing/data/arrow-ipc-stream", "arrow-testing/data/parquet", "parquet-testing")
-
-
-@pytest.mark.parametrize("folder", NASTY)
-def test_nasty_files_are_read_or_refused_in_one_line(shared_data, folder):
+@pytest.mark.parametrize(
+    ("folder", "readable"),
+    [
+        ("arrow-testing/data/arrow-ipc-file", 0),
+        ("arrow-testing/data/arrow-ipc-stream", 4),
+        ("arrow-testing/data/parquet", 4),
+        ("parquet-testing", 25),
+    ],
+)
+def test_nasty_files_are_read_or_refused_in_one_line(shared_data, folder, readable):
     read = refused = 0
     for path in sorted(path for path in (shared_data / "nasty" / folder).rglob("*") if path.is_file()):
         if path.suffix in (".md", ".txt", ".gz", ".proto"):
             continue
-        content = path.read_bytes()
         kind = "parquet" if "parquet" in folder else "arrow"
         try:
-            for row in iter_rows(Source("", str(path), kind, "none", len(content), "")):
+            for row in iter_rows(Source("", str(path), kind, "none", path.stat().st_size, "")):
                 json.dumps(row.payload, default=str)
             read += 1
         except InputError as error:
             assert "\n" not in str(error)
             refused += 1
-    assert (read > 10 or "ipc" in folder) and refused > 2
+    assert read >= readable
+    assert refused >= 3

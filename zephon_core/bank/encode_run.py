@@ -94,16 +94,14 @@ def unit_jobs(
     """Yield the jobs of each unit that has a wanted block.
 
     Blocks that share a forward pass always share it with the same others, wanted or not, so that what a block comes out as
-    doesn't depend on what else is missing.
+    doesn't depend on what else is missing. Where none do, each wanted block is a unit: a kill costs no more than the one in hand.
     """
     for unit in units:
         flags = wanted[unit.start : unit.stop]
-        if flags.any():
-            yield [
-                BlockJob(block, plan.rows(block), bool(flag))
-                for block, flag in zip(unit, flags, strict=True)
-                if flag or facts.ragged
-            ]
+        if facts.ragged and flags.any():
+            yield [BlockJob(block, plan.rows(block), bool(flag)) for block, flag in zip(unit, flags, strict=True)]
+        elif not facts.ragged:
+            yield from ([BlockJob(block, plan.rows(block))] for block, flag in zip(unit, flags, strict=True) if flag)
 
 
 def choose_device(run: RunOptions, spec: EncodeSpec) -> str:

@@ -30,7 +30,7 @@ from zephon_core.bank.matrix import FeatureMatrix, block_checksum, row_checksums
 from zephon_core.budget import BlockPlan
 from zephon_core.errors import CorruptArtifactError, MismatchError
 from zephon_core.fingerprint import canonical_json
-from zephon_core.ledger import BLOCK_RECORD, FLAW_RECORD, Ledger, read_union
+from zephon_core.ledger import BLOCK_RECORD, FLAW_RECORD, Ledger, LedgerRecords, read_union
 
 __all__ = ["BLOCKS_NAME", "BLOCK_TABLE", "POISON_NAME", "POISON_TABLE", "EncodeState", "damaged_blocks", "poison_reasons"]
 
@@ -165,17 +165,25 @@ class EncodeState:
             self._write()
         self._refuse_differing({name: self.document[name] for name in now}, now)
 
-    def records(self) -> Table:
+    def records(self) -> LedgerRecords:
         """Return the latest ledger record of each block that has one and isn't void: `BLOCK_RECORD`, by block."""
-        records = read_union(self.ledger_paths, self.identity_sha256)
-        return records[(records["rows"] > 0) & (records["block"] < self.block_count)]
+        records, flushed = read_union(self.ledger_paths, self.identity_sha256)
+        there = (records["rows"] > 0) & (records["block"] < self.block_count)
+        return LedgerRecords(records[there], flushed[there])
+
+    def without_flaws(self, records: Table) -> npt.NDArray[np.int64]:
+        """Return the blocks on record with more unusable rows than the list names, int64: a power cut took the rest of it."""
+        flaws = read_union(self.flaw_paths, self.identity_sha256, FLAW_RECORD, key="row").records
+        named = np.bincount(flaws["block"].astype(np.int64), minlength=self.block_count)
+        lost: npt.NDArray[np.int64] = records["block"][named[records["block"]] < records["flaws"]].astype(np.int64)
+        return lost
 
     def table(self) -> Table:
-        """Return one `BLOCK_TABLE` record a block; those with no rows aren't done."""
+        """Return one `BLOCK_TABLE` record a block; those with no rows aren't done, or not known to be on the device."""
         if self.finished:
             table: Table = np.load(self.directory / BLOCKS_NAME)
             return table
-        return self._table(self.records())
+        return self._table(self._counted())
 
     def poison(self) -> Table:
         """Return the unusable rows of the blocks that are done: `POISON_TABLE`, by row."""
@@ -183,7 +191,15 @@ class EncodeState:
             path = self.directory / POISON_NAME
             poison: Table = np.load(path) if path.exists() else np.zeros(0, POISON_TABLE)
             return poison
-        return self._poison(self.records())
+        return self._poison(self._counted())
+
+    def poison_on_record(self) -> Table:
+        """Return the unusable rows of all blocks on record, provisional ones too: `POISON_TABLE`, by row."""
+        return self._poison(self.records().records)
+
+    def _counted(self) -> Table:
+        records, flushed = self.records()
+        return records[flushed]
 
     def open_ledgers(self, part: str) -> tuple[Ledger, Ledger]:
         """Open this process's ledger and its list of unusable rows. Raises LeaseHeldError if another process has them."""
@@ -196,7 +212,7 @@ class EncodeState:
 
     def finish(self, receipt: Mapping[str, Any] | None) -> None:
         """Write the tables of an encode whose blocks are all done, and remove the ledgers."""
-        records = self.records()
+        records = self.records().records
         poison = self._poison(records)
         if len(poison):
             _save(self.directory / POISON_NAME, poison)
@@ -211,7 +227,7 @@ class EncodeState:
             path.unlink(missing_ok=True)
 
     def void(self, ledger: Ledger, blocks: npt.NDArray[np.int64], not_before_ms: int) -> None:
-        """Put on record that blocks are not done after all."""
+        """Put on record that blocks are not done after all; provisional until the ledger is flushed."""
         records = np.zeros(len(blocks), BLOCK_RECORD)
         records["block"] = blocks
         records["finished_ms"] = max(time.time_ns() // 1_000_000, not_before_ms)
@@ -224,7 +240,7 @@ class EncodeState:
         return table
 
     def _poison(self, records: Table) -> Table:
-        flaws = read_union(self.flaw_paths, self.identity_sha256, FLAW_RECORD, key="row")
+        flaws = read_union(self.flaw_paths, self.identity_sha256, FLAW_RECORD, key="row").records
         flaws = flaws[np.isin(flaws["block"], records["block"][records["flaws"] > 0])]
         poison = np.zeros(len(flaws), POISON_TABLE)
         for name in ("row", "block", "reason"):
@@ -253,17 +269,21 @@ def poison_reasons(poison: Table) -> dict[str, int]:
     return {Flaw(int(reason)).label: int(count) for reason, count in zip(reasons, counts, strict=True)}
 
 
-def damaged_blocks(matrix: FeatureMatrix, plan: BlockPlan, records: Table, *, thorough: bool = False) -> npt.NDArray[np.int64]:
+def damaged_blocks(
+    matrix: FeatureMatrix, plan: BlockPlan, on_record: LedgerRecords, *, thorough: bool = False
+) -> npt.NDArray[np.int64]:
     """Return the blocks on record whose bytes in the matrix aren't those that were written, int64, ascending.
 
-    A matrix of up to 8 GiB is read whole, as any is where `thorough`; of a larger one the latest blocks and one in a hundred of
-    the others are read, and all as soon as one of them is damaged.
+    A matrix of up to 8 GiB is read whole, as any is where `thorough`; of a larger one all provisional blocks, the latest of the
+    others and one in a hundred of the rest are read, and all as soon as one of them is damaged.
     """
+    records, flushed = on_record
     if not len(records):
         return np.zeros(0, np.int64)
     if not thorough and matrix.shape[0] * matrix.shape[1] * matrix.dtype.itemsize > _READ_ALL_BYTES:
         latest = np.argsort(records["finished_ms"], kind="stable")
         some = np.union1d(latest[-_LATEST_BLOCKS:], np.arange(0, len(records), _SAMPLE_ONE_IN))
+        some = np.union1d(some, np.flatnonzero(~flushed))
         if not any(_is_damaged(matrix, plan, record) for record in records[some]):
             return np.zeros(0, np.int64)
     sums = np.zeros(len(plan), np.uint64)

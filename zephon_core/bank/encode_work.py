@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
-from zephon_core.bank.block_writer import BlockWriter
+from zephon_core.bank.block_writer import BlockWriter, flush_all
 from zephon_core.bank.encode_outcome import EncodeOutcome, Throughput, standing
 from zephon_core.bank.encode_run import EncodeRunner, open_runner, plan_units, unit_jobs, wanted_blocks
 from zephon_core.bank.encode_state import EncodeState, damaged_blocks
@@ -111,20 +111,22 @@ class EncodeWork:
     def _look(self) -> _OnRecord:
         """Read the ledgers, and compare the matrix with them."""
         records = self._state.records()
+        blocks = records.records["block"].astype(np.int64)
         done = np.zeros(len(self._plan), np.bool_)
-        if not len(records):
+        if not len(blocks):
             return _OnRecord(done, np.zeros(0, np.int64), 0)
         if (self._state.directory / features_file(self._spec)).exists():
             with self._open_matrix() as matrix:
                 damaged = damaged_blocks(matrix, self._plan, records)
+            damaged = np.union1d(damaged, self._state.without_flaws(records.records))
         else:
-            damaged = records["block"].astype(np.int64)
+            damaged = blocks
         if len(damaged):
             self._progress.note(f"{len(damaged):,} finished blocks hold other bytes than were written, and are encoded again")
             self._tally.damaged += len(damaged)
-        done[records["block"]] = True
+        done[blocks] = True
         done[damaged] = False
-        return _OnRecord(done, damaged, int(records["finished_ms"].max()))
+        return _OnRecord(done, damaged, int(records.records["finished_ms"].max()))
 
     def _encode(
         self, runner: EncodeRunner, matrix: FeatureMatrix, wanted: npt.NDArray[np.bool_], on_record: _OnRecord
@@ -135,6 +137,7 @@ class EncodeWork:
         total = int(self._block_tokens[wanted].sum())
         with ledger, flaws, self._progress.phase("encode", total=total, unit="tokens") as phase:
             self._state.void(ledger, on_record.damaged, on_record.latest_ms + 1)
+            flush_all(matrix, flaws, ledger)  # what a killed run left provisional was found intact
             before = time.monotonic()
             with BlockWriter(self._plan, matrix, ledger, flaws, not_before_ms=on_record.latest_ms + 2) as writer:
                 for worker, results in runner.run(unit_jobs(self._plan, self._units, wanted, runner.facts)):
@@ -151,17 +154,19 @@ class EncodeWork:
     def _finish(self, runner: EncodeRunner, matrix: FeatureMatrix) -> bool:
         """Once the blocks of all parts are on record, check them, measure and tidy; see `advance` for what is returned."""
         records = self._state.records()
-        if len(records) < len(self._plan):
+        if len(records.records) < len(self._plan):
             return True
+        matrix.sync()  # blocks that other processes left provisional too
         if len(self._state.ledger_paths) > 1:  # hosts that share a file system can undo one another's writes
             damaged = damaged_blocks(matrix, self._plan, records, thorough=True)
             if len(damaged):
                 ledger, flaws = self._state.open_ledgers(self._part)
                 with ledger, flaws:
-                    self._state.void(ledger, damaged, int(records["finished_ms"].max()) + 1)
+                    self._state.void(ledger, damaged, int(records.records["finished_ms"].max()) + 1)
+                    flush_all(matrix, flaws, ledger)
                 self._tally.damaged += len(damaged)
                 return False
-        self._state.finish(measure_receipt(matrix, self._tokens, self._spec, runner, self._state.poison()["row"]))
+        self._state.finish(measure_receipt(matrix, self._tokens, self._spec, runner, self._state.poison_on_record()["row"]))
         return True
 
     @property

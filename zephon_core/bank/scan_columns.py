@@ -38,6 +38,17 @@ class _Found:
     data: list[np.ndarray[Any, np.dtype[np.uint8]]] = field(default_factory=list)
     problems: dict[int, RowProblem] = field(default_factory=dict)
 
+    def add(self, number: int, rows: _Ints, starts: _Ints, lengths: _Ints, data: np.ndarray[Any, np.dtype[np.uint8]]) -> None:
+        """Add texts of field `number`: spans of `data`, of which only the part that they cover is kept."""
+        if not len(rows):
+            return
+        begin = int(starts.min())
+        self.fields.append(number)
+        self.rows.append(rows)
+        self.starts.append(starts - begin)
+        self.lengths.append(lengths)
+        self.data.append(data[begin : int((starts + lengths).max())])
+
 
 def parse_batch(part: RowBatch, table: FieldTable, max_row_bytes: int, url: str) -> ParsedBlock:
     """Collect, check, strip and hash the texts of a batch. Raises InputError where its buffers contradict each other."""
@@ -101,6 +112,7 @@ def _without_nulls(array: Any, slots: _Ints, rows: _Ints) -> tuple[Any, _Ints, _
     while isinstance(array.type, pa.BaseExtensionType):
         array = array.storage
     if types.is_run_end_encoded(array.type):
+        array.validate(full=True)
         array = pa.compute.run_end_decode(array)
     if types.is_null(array.type):
         return array, slots[:0], rows[:0]
@@ -139,23 +151,42 @@ def _list_bounds(array: Any, slots: _Ints) -> tuple[_Ints, _Ints, Any]:
 
 def _collect_texts(array: Any, number: int, slots: _Ints, rows: _Ints, found: _Found) -> None:
     if types.is_string_view(array.type):
-        views = array.cast(pa.binary_view())
-        views.validate(full=True)
-        array = views.cast(pa.large_binary())
+        _collect_views(array, number, slots, rows, found)
+        return
     _, offset_buffer, data_buffer = array.buffers()
-    width = np.int64 if types.is_large_string(array.type) or types.is_large_binary(array.type) else np.int32
-    all_offsets = np.frombuffer(offset_buffer, width) if offset_buffer else np.zeros(1, width)
-    data = np.frombuffer(data_buffer, np.uint8) if data_buffer else np.empty(0, np.uint8)
-    _check(array.offset + len(array) < len(all_offsets), "text offsets")
-    offsets = all_offsets[array.offset : array.offset + len(array) + 1].astype(np.int64)
-    starts, ends = offsets[slots], offsets[slots + 1]
+    offsets = np.frombuffer(offset_buffer or b"", np.int64 if types.is_large_string(array.type) else np.int32)
+    data = np.frombuffer(data_buffer or b"", np.uint8)
+    _check(array.offset + len(array) < len(offsets), "text offsets")
+    starts = offsets[array.offset + slots].astype(np.int64)
+    ends = offsets[array.offset + slots + 1].astype(np.int64)
     _check(bool((starts >= 0).all() and (ends >= starts).all() and (ends <= len(data)).all()), "text offsets")
-    begin, end = int(starts.min()), int(ends.max())
-    found.fields.append(number)
-    found.rows.append(rows)
-    found.starts.append(starts - begin)
-    found.lengths.append(ends - starts)
-    found.data.append(data[begin:end])
+    found.add(number, rows, starts, ends - starts, data)
+
+
+def _collect_views(array: Any, number: int, slots: _Ints, rows: _Ints, found: _Found) -> None:
+    """Read views of 16 bytes: the length, then up to 12 bytes of text, or 4 of its bytes, the number of a buffer and an offset in it."""
+    _, view_buffer, *data_buffers = array.buffers()
+    view_bytes = np.frombuffer(view_buffer or b"", np.uint8)
+    views = view_bytes[: len(view_bytes) // 16 * 16].view(np.int32).reshape(-1, 4)
+    _check(array.offset + len(array) <= len(views), "text views")
+    places = array.offset + slots
+    lengths, buffers, starts = (views[places, column].astype(np.int64) for column in (0, 2, 3))
+    short = lengths <= 12
+    starts[short] = places[short] * 16 + 4
+    _check(bool((lengths >= 0).all() and (short | ((buffers >= 0) & (buffers < len(data_buffers)))).all()), "text views")
+    parts: list[np.ndarray[Any, np.dtype[np.uint8]]] = []
+    at = 0
+    for inside, data in [(short, view_bytes)] + [
+        (~short & (buffers == buffer), np.frombuffer(data_buffers[buffer] or b"", np.uint8)) for buffer in np.unique(buffers[~short]).tolist()
+    ]:
+        if not inside.any():
+            continue
+        begin, end = int(starts[inside].min()), int((starts + lengths)[inside].max())
+        _check(begin >= 0 and end <= len(data), "text views")
+        parts.append(data[begin:end])
+        starts[inside] += at - begin
+        at += end - begin
+    found.add(number, rows, starts, lengths, np.concatenate(parts))
 
 
 def _check(consistent: bool, what: str) -> None:

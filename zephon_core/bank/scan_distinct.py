@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from bisect import bisect_left
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -107,13 +108,13 @@ class Distinct:
         else:
             chunks = self._table.sorted_chunks()
         width = np.uint32 if self.candidates <= 0xFFFFFFFF else np.uint64
-        digests = NpyWriter(self._directory / "digests.npy", np.uint8, 20)
-        candidates = NpyWriter(self._scratch / "candidates.npy", width)
-        for some_digests, some_candidates in chunks:
-            digests.append(some_digests)
-            candidates.append(some_candidates)
-        digests.close()
-        candidates.close()
+        with (
+            closing(NpyWriter(self._directory / "digests.npy", np.uint8, 20)) as digests,
+            closing(NpyWriter(self._scratch / "candidates.npy", width)) as candidates,
+        ):
+            for some_digests, some_candidates in chunks:
+                digests.append(some_digests)
+                candidates.append(some_candidates)
         if dropped.count:
             self._write_rows(candidates, dropped)
         else:
@@ -121,11 +122,11 @@ class Distinct:
         return dropped
 
     def _write_rows(self, candidates: NpyWriter, dropped: Dropped) -> None:
-        rows = NpyWriter(self._directory / "rows.npy", np.uint32 if candidates.rows <= 0xFFFFFFFF else np.uint64)
-        for start in range(0, candidates.rows, _CHUNK):
-            some = read_npy(candidates.path, start, min(_CHUNK, candidates.rows - start), candidates.dtype)
-            rows.append(dropped.rows(some.astype(np.int64)))
-        rows.close()
+        width = np.uint32 if candidates.rows <= 0xFFFFFFFF else np.uint64
+        with closing(NpyWriter(self._directory / "rows.npy", width)) as rows:
+            for start in range(0, candidates.rows, _CHUNK):
+                some = read_npy(candidates.path, start, min(_CHUNK, candidates.rows - start), candidates.dtype)
+                rows.append(dropped.rows(some.astype(np.int64)))
 
     def _spill(self) -> None:
         number = len(self._runs)
@@ -143,11 +144,11 @@ class Distinct:
     def _merged(self, dropped: Dropped) -> _Chunks:
         """Yield the distinct digests of all runs in order, each with its first candidate, and drop the others."""
         total = sum(run.count for run in self._runs)
-        ranges = -(-total // max(_CHUNK, self._memory_bytes // _MERGE_BYTES_EACH))
-        bounds = [_bounds(run, ranges) for run in self._runs]
-        for part in range(ranges):
+        range_bits = (-(-total // max(_CHUNK, self._memory_bytes // _MERGE_BYTES_EACH)) - 1).bit_length()
+        bounds = [_bounds(run, range_bits) for run in self._runs]
+        for part in range(1 << range_bits):
             size = sum(bound[part + 1] - bound[part] for bound in bounds)
-            table = DigestTable(DigestTable.memory_bytes(size))
+            table = DigestTable(DigestTable.memory_bytes(size), shared_bits=range_bits)
             first_candidates = np.empty(size, np.int64)
             # Generations come in order, so that the first of equal digests is the earliest.
             for run, bound in zip(self._runs, bounds, strict=True):
@@ -167,12 +168,12 @@ class Distinct:
                 yield some_digests, first_candidates[numbers]
 
 
-def _bounds(run: _Run, ranges: int) -> list[int]:
-    """Return where the digests of each of `ranges` equal ranges begin in a run, and its end."""
+def _bounds(run: _Run, range_bits: int) -> list[int]:
+    """Return where the digests of each value of the leading `range_bits` begin in a run, and its end."""
     with run.digests.open("rb") as file:
 
         def leading_bits(place: int) -> int:
-            return int.from_bytes(os.pread(file.fileno(), 4, 20 * place), "big")
+            return int.from_bytes(os.pread(file.fileno(), 4, 20 * place), "big") >> (32 - range_bits)
 
-        inner = [bisect_left(range(run.count), (part << 32) // ranges, key=leading_bits) for part in range(1, ranges)]
+        inner = [bisect_left(range(run.count), part, key=leading_bits) for part in range(1, 1 << range_bits)]
     return [0, *inner, run.count]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +27,15 @@ def drop_texts(directory: Path, scratch: Path, candidates: int, dropped: Dropped
     old_texts, old_offsets, old_kinds = (scratch / name for name in names)
     for name in names:
         (directory / name).replace(scratch / name)
-    new_offsets = NpyWriter(directory / "text_offsets.npy", np.uint64)
-    new_kinds = NpyWriter(directory / "kinds.npy", np.uint8)
-    new_offsets.append(np.zeros(1, np.uint64))
     written = 0
     gone_kinds, gone_lengths = [], []
-    with old_texts.open("rb", buffering=0) as source, (directory / "texts.jsonl").open("wb", buffering=0) as target:
+    with (
+        old_texts.open("rb", buffering=0) as source,
+        (directory / "texts.jsonl").open("wb", buffering=0) as target,
+        closing(NpyWriter(directory / "text_offsets.npy", np.uint64)) as new_offsets,
+        closing(NpyWriter(directory / "kinds.npy", np.uint8)) as new_kinds,
+    ):
+        new_offsets.append(np.zeros(1, np.uint64))
         for start in range(0, candidates, _CHUNK_TEXTS):
             count = min(_CHUNK_TEXTS, candidates - start)
             offsets = read_npy(old_offsets, start, count + 1, np.uint64).astype(np.int64)
@@ -50,8 +54,6 @@ def drop_texts(directory: Path, scratch: Path, candidates: int, dropped: Dropped
             new_kinds.append(kinds[kept])
             gone_kinds.append(kinds[~kept].astype(np.int64))
             gone_lengths.append(lengths[~kept])
-    new_offsets.close()
-    new_kinds.close()
     return np.concatenate(gone_kinds), np.concatenate(gone_lengths)
 
 

@@ -14,6 +14,7 @@ from typing import TypeVar
 from zephon_core.bank.scan_fields import FieldTable
 from zephon_core.bank.scan_parse import Buffers, ParsedBlock, parse_lines, parse_long_line
 from zephon_core.bank.specs import ScanSpec
+from zephon_core.errors import ZephonError
 from zephon_core.readers.jsonl import LongLine, iter_blocks
 from zephon_core.readers.sources import Source
 
@@ -31,7 +32,7 @@ def parsed_blocks(spec: ScanSpec, table: FieldTable, sources: Sequence[Source], 
     waiting: deque[tuple[int, Future[ParsedBlock]]] = deque()
     with (
         ThreadPoolExecutor(threads, thread_name_prefix="scan") as pool,
-        closing(_read_ahead(_tasks(spec, table, sources, buffers), threads)) as tasks,
+        closing(_read_ahead(_failing_last(_tasks(spec, table, sources, buffers)), threads)) as tasks,
     ):
         try:
             for number, task in tasks:
@@ -57,6 +58,18 @@ def _tasks(spec: ScanSpec, table: FieldTable, sources: Sequence[Source], buffers
         tasks = _line_tasks(spec, table, source, buffers) if source.format == "jsonl" else _batch_tasks(spec, table, source)
         for task in tasks:
             yield number, task
+
+
+def _failing_last(tasks: Iterator[_Task]) -> Iterator[_Task]:
+    """Let an error of a reader come out as the result of a task, so that the rows before it are dealt with first."""
+    try:
+        yield from tasks
+    except ZephonError as error:
+        yield -1, partial(_fail, error)
+
+
+def _fail(error: ZephonError) -> ParsedBlock:
+    raise error
 
 
 def _line_tasks(spec: ScanSpec, table: FieldTable, source: Source, buffers: Buffers) -> Iterator[Callable[[], ParsedBlock]]:

@@ -1,6 +1,6 @@
 """Which digests are new: a hash table that keeps its digests nearly sorted.
 
-A digest's home is its leading 32 bits scaled to the table's capacity, so slots are in the order of digests but for collisions,
+A digest's home is its leading 32 bits scaled to the table's capacity (or what follows the leading bits that all its digests share), so slots are in the order of digests but for collisions,
 which linear probing resolves within a few slots. Hence growing a table, and reading it in sorted order, are sequential passes; and
 merging sorted runs needs nothing but inserting them.
 
@@ -31,12 +31,14 @@ _LOWEST = np.int64(-(2**63))
 class DigestTable:
     """A set of digests, each with the number it was given when it was first met.
 
-    Memory stays below `memory_bytes`, also while growing. `insert` takes as many as fit; then `sorted_chunks` and a new table.
+    Memory stays below `memory_bytes`, also while growing. `insert` takes as many as fit; then `sorted_chunks` and `clear`.
+    shared_bits: how many leading bits are the same for all digests that will come.
     """
 
-    def __init__(self, memory_bytes: int) -> None:
+    def __init__(self, memory_bytes: int, *, shared_bits: int = 0) -> None:
         largest = min(max(memory_bytes // SLOT_BYTES - _SPARE_SLOTS, 1 << 10), _LARGEST_SLOTS)
         self._largest = largest
+        self._bits = 32 - shared_bits
         self.clear()
 
     def clear(self) -> None:
@@ -60,7 +62,7 @@ class DigestTable:
         found = 0
         while True:
             limit = int(self._capacity * _LOAD)
-            at, added = _insert(self._slots, self._capacity, digests, begin, self.count, limit, new[found:])
+            at, added = _insert(self._slots, self._capacity, self._bits, digests, begin, self.count, limit, new[found:])
             self.count += added
             found += added
             if at == len(digests) or not self._sizes:
@@ -73,7 +75,7 @@ class DigestTable:
         for size in list(self._sizes):
             self._sizes.remove(size)
             self._slots, self._capacity = _new_slots(size)
-            if _reinsert(old, self._slots, self._capacity):
+            if _reinsert(old, self._slots, self._capacity, self._bits):
                 return
         self._slots, self._capacity = old, old_capacity
 
@@ -102,14 +104,15 @@ def _new_slots(capacity: int) -> tuple[np.ndarray[Any, np.dtype[np.int64]], int]
 
 
 @compiled
-def _home(first: int, capacity: int) -> int:
-    return (first >> 32 & 0xFFFFFFFF) * capacity >> 32
+def _home(first: int, capacity: int, bits: int) -> int:
+    return (first >> 32 & (1 << bits) - 1) * capacity >> bits
 
 
 @compiled
 def _insert(
     slots: np.ndarray[Any, Any],
     capacity: int,
+    bits: int,
     digests: np.ndarray[Any, Any],
     begin: int,
     number: int,
@@ -121,11 +124,11 @@ def _insert(
     end = len(digests)
     for i in range(begin, end):
         if i + _AHEAD < end:
-            prefetch_row(slots, _home(big_endian_at(flat, 20 * (i + _AHEAD)), capacity))
+            prefetch_row(slots, _home(big_endian_at(flat, 20 * (i + _AHEAD)), capacity, bits))
         first = big_endian_at(flat, 20 * i)
         second = big_endian_at(flat, 20 * i + 8)
         third = big_endian_at(flat, 20 * i + 12) << 32
-        slot = _home(first, capacity)
+        slot = _home(first, capacity, bits)
         while True:
             tail = slots[slot, 2]
             if tail & 0xFFFFFFFF == 0:
@@ -146,11 +149,11 @@ def _insert(
 
 
 @compiled
-def _reinsert(old: np.ndarray[Any, Any], slots: np.ndarray[Any, Any], capacity: int) -> bool:
+def _reinsert(old: np.ndarray[Any, Any], slots: np.ndarray[Any, Any], capacity: int, bits: int) -> bool:
     for i in range(len(old)):
         if old[i, 2] & 0xFFFFFFFF == 0:
             continue
-        slot = _home(old[i, 0], capacity)
+        slot = _home(old[i, 0], capacity, bits)
         while slots[slot, 2] & 0xFFFFFFFF != 0:
             slot += 1
             if slot == len(slots):

@@ -252,7 +252,7 @@ class _ChunkWork:
 
 
 def _sample(chunk: _Chunk, texts: list[str]) -> list[int]:
-    """Choose the texts of a chunk to check: scattered ones, and where a new stretch of bytes begins one that isn't huge."""
+    """Choose the texts of a chunk to check: some by their rows, and where a new stretch of bytes begins one that isn't huge."""
     scattered = (np.arange(chunk.first_row, chunk.first_row + chunk.lines, dtype=np.uint64) * _GOLDEN) >> np.uint64(32)
     chosen = np.flatnonzero(scattered % np.uint64(_CHECK_EACH_TEXTS) == 0).tolist()
     if -chunk.offset % _CHECK_EACH_BYTES < len(chunk.content):

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["BertEncoder", "bert_names"]
 
 _SLICE_TOKENS = 2048
+_TILE_TOKENS = 32  # a slice is rounded up to a multiple: kernels are compiled for each number of rows, at a millisecond each
 _SCORES_AT_ONCE = 1 << 18
 _LONGEST_FOR_SCORES = 512
 _ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "relu": "relu"}
@@ -134,10 +135,12 @@ class BertEncoder:
         from torch.nn.functional import layer_norm
 
         norm = (self._width,)
-        states = self._embed(groups)
+        tokens = sum(ids.numel() for ids in groups)
+        states = self._embed(groups, -tokens % _TILE_TOKENS)
         for layer in self._layers:
             projected = layer.attention_in(states.to(self._dtype))
             mixed = projected.new_empty(states.shape)
+            mixed[tokens:] = 0
             start = 0
             for ids in groups:
                 end = start + ids.numel()
@@ -153,12 +156,14 @@ class BertEncoder:
             start = end
         return torch.cat(pooled)
 
-    def _embed(self, groups: list[torch.Tensor]) -> torch.Tensor:
+    def _embed(self, groups: list[torch.Tensor], idle: int) -> torch.Tensor:
+        """Look up the first states of all tokens, followed by `idle` rows that stand for no token."""
         import torch
         from torch.nn.functional import embedding, layer_norm
 
-        places = torch.cat([self._places(ids).reshape(-1) for ids in groups])
-        words = embedding(torch.cat([ids.reshape(-1) for ids in groups]), self._words).float()
+        filling = groups[0].new_zeros(idle)
+        places = torch.cat([*(self._places(ids).reshape(-1) for ids in groups), filling])
+        words = embedding(torch.cat([*(ids.reshape(-1) for ids in groups), filling]), self._words).float()
         states = words.add_(self._kind).add_(embedding(places, self._positions))
         return layer_norm(states, (self._width,), *self._norm, self._epsilon)
 
@@ -185,7 +190,7 @@ class BertEncoder:
             target.copy_(scaled_dot_product_attention(query, key, value))
             return
         query, key, value = (part.reshape(rows * self._heads, length, size) for part in (query, key, value))
-        step = max(1, _SCORES_AT_ONCE // length**2)
+        step = self._heads * max(1, _SCORES_AT_ONCE // (self._heads * length**2))
         parts = []
         for first in range(0, len(query), step):
             scores = torch.bmm(query[first : first + step], key[first : first + step].transpose(1, 2))

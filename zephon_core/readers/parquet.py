@@ -33,18 +33,16 @@ def iter_parquet(
     with open_source(source.url) as handle, guard_unchanged(source, handle), arrow_errors(source.url):
         file = pq.ParquetFile(handle, buffer_size=_BUFFER_BYTES, pre_buffer=False)
         columns = _columns(file, paths)
+        names = None if columns is None else [file.schema.column(number).path for number in columns]
         row = 1
+        decoded_bytes = 0
         for group in range(file.num_row_groups):
-            rows = file.metadata.row_group(group).num_rows
-            for batch in file.iter_batches(
-                batch_size=_batch_rows(source, file, group, columns, max_row_bytes),
-                row_groups=[group],
-                columns=None if columns is None else [file.schema.column(number).path for number in columns],
-                use_threads=False,
-            ):
+            rows = _batch_rows(source, file.metadata.row_group(group), group, decoded_bytes / row, max_row_bytes)
+            for batch in file.iter_batches(rows, row_groups=[group], columns=names, use_threads=False):
+                decoded_bytes += batch.nbytes
+                share = source.bytes / max(file.metadata.num_rows, 1)
                 for part in cut_batch(batch):
-                    share = part.num_rows / max(file.metadata.num_rows, rows, 1)
-                    yield RowBatch(part, row, int(source.bytes * share))
+                    yield RowBatch(part, row, int(part.num_rows * share))
                     row += part.num_rows
 
 
@@ -59,17 +57,18 @@ def _columns(file: pq.ParquetFile, paths: Sequence[str] | None) -> list[int] | N
     return [number for number in range(len(file.schema)) if file.schema.column(number).path.split(".")[0] in names]
 
 
-def _batch_rows(source: Source, file: pq.ParquetFile, group: int, columns: list[int] | None, max_row_bytes: int) -> int:
-    metadata = file.metadata.row_group(group)
-    chosen = range(metadata.num_columns) if columns is None else columns
-    sizes = {number: metadata.column(number).total_uncompressed_size for number in chosen}
-    rows = max(metadata.num_rows, 1)
-    largest = max(sizes, key=lambda number: sizes[number], default=-1)
-    if largest >= 0 and sizes[largest] > rows * (max_row_bytes + _BUFFER_BYTES):
+def _batch_rows(source: Source, group: pq.RowGroupMetaData, number: int, known_row_bytes: float, max_row_bytes: int) -> int:
+    """Choose how many rows to decode at once: by what rows took so far, at first by what all columns take.
+
+    The sizes of single columns would say it better, but pyarrow aborts the process where their records are broken or encrypted.
+    """
+    rows = max(group.num_rows, 1)
+    if group.total_byte_size > rows * (max_row_bytes + _BUFFER_BYTES):
         raise InputError(
             source.url,
-            f"row group {group} holds {sizes[largest]:,} bytes of {file.schema.column(largest).path!r} in {rows:,} rows",
+            f"row group {number} holds {group.total_byte_size:,} bytes in {rows:,} rows",
             wanted=f"at most {max_row_bytes:,} a row",
-            remedy="Write it again without the longest values, or raise max_row_bytes.",
+            remedy="Write it again without its largest values, or raise max_row_bytes.",
         )
-    return max(16, min(BATCH_ROWS, rows * BATCH_BYTES // max(sum(sizes.values()), 1)))
+    row_bytes = known_row_bytes or group.total_byte_size / rows
+    return int(max(16, min(BATCH_ROWS, BATCH_BYTES / max(row_bytes, 1))))

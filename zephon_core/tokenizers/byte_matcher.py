@@ -12,6 +12,8 @@ import numpy.typing as npt
 
 __all__ = ["ByteMatcher", "utf8_prefixes"]
 
+_FOUND = -1
+
 
 class ByteMatcher:
     """The automaton of Aho and Corasick (1975) as a dense table: state and byte give the next state. Patterns must not be empty."""
@@ -19,25 +21,25 @@ class ByteMatcher:
     def __init__(self, patterns: Iterable[bytes]) -> None:
         children, ends = _trie(patterns)
         self._next = np.zeros((len(children), 256), dtype=np.int32)
-        self._ends = np.array(ends, dtype=np.bool_)
         fallback = [0] * len(children)
         queue = deque([0])
         while queue:
             state = queue.popleft()
             if state:
                 self._next[state] = self._next[fallback[state]]
-                self._ends[state] |= self._ends[fallback[state]]
+                ends[state] |= ends[fallback[state]]
             for byte, child in children[state].items():
                 fallback[child] = int(self._next[state, byte])
                 self._next[state, byte] = child
                 queue.append(child)
+        self._next[np.isin(self._next, np.flatnonzero(ends))] = _FOUND
 
     def texts_with(self, texts: Sequence[str]) -> npt.NDArray[np.bool_]:
         """Tell for each text whether one of the patterns is in its UTF-8 bytes: bool [texts]."""
         encoded = [text.encode() for text in texts]
         lengths = np.fromiter(map(len, encoded), dtype=np.int64, count=len(encoded))
         found = np.zeros(len(encoded), dtype=np.bool_)
-        _scan()(np.frombuffer(b"".join(encoded), dtype=np.uint8), np.cumsum(lengths), self._next, self._ends, found)
+        _scan()(np.frombuffer(b"".join(encoded), dtype=np.uint8), np.cumsum(lengths), self._next, found)
         return found
 
 
@@ -71,16 +73,17 @@ def _scan() -> Callable[..., None]:
     """Compile the loop over the bytes, free of the interpreter lock; numba keeps the machine code for later processes."""
     import numba
 
-    def scan(content: Any, text_ends: Any, following: Any, ends: Any, found: Any) -> None:
+    def scan(content: Any, text_ends: Any, following: Any, found: Any) -> None:
         position = 0
         for text in range(len(text_ends)):
             state = 0
             while position < text_ends[text]:
                 state = following[state, content[position]]
                 position += 1
-                if ends[state]:
+                if state < 0:
                     found[text] = True
-                    position = text_ends[text]
+                    break
+            position = text_ends[text]
 
     try:
         return numba.njit(nogil=True, cache=True)(scan)

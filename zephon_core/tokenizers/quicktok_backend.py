@@ -20,6 +20,7 @@ import json
 import re
 import struct
 import tempfile
+import warnings
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from pathlib import Path
@@ -194,9 +195,10 @@ def _import(definition: dict[str, Any], folder: Path, origin: str) -> None:
         import quicktok
     except ImportError as error:
         raise MissingExtraError("quicktok", "is not installed", remedy="pip install 'zephon-flows[quicktok]'.") from error
-    with tempfile.TemporaryDirectory() as temporary, contextlib.redirect_stdout(io.StringIO()):
+    with tempfile.TemporaryDirectory() as temporary, contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)  # it leaves the file to be closed by the interpreter
         file = Path(temporary) / "tokenizer.json"
-        file.write_text(json.dumps(definition), encoding="ascii")  # the importer reads in the locale's encoding
+        file.write_text(json.dumps(definition), encoding="ascii")  # it reads in the locale's encoding
         try:
             quicktok.import_tokenizer(str(file), _ENCODING_NAME, data_dir=str(folder))
         except (ValueError, RuntimeError, OSError, struct.error) as error:  # its refusals are ValueErrors

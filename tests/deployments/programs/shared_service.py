@@ -8,9 +8,11 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,6 +29,11 @@ class Running:
     service: Service
 
     @property
+    def hold(self) -> Path:
+        """While this file exists, deployed runs that use the tiny encoder don't end."""
+        return self.state / "hold"
+
+    @property
     def env(self) -> dict[str, str]:
         """The environment of a program that talks to the server."""
         return environment(self.state, self.service.port)
@@ -37,11 +44,33 @@ def local(state: Path, *arguments: str, check: bool = True) -> subprocess.Comple
     return subprocess.run(
         [sys.executable, "-m", "deployments.local", *arguments],
         cwd=CHECKOUT,
-        env={**os.environ, "ZEPHON_STATE": str(state), "PYTHONPATH": str(PROGRAMS)},
+        env={**os.environ, "ZEPHON_STATE": str(state), "PYTHONPATH": str(PROGRAMS), "TINY_ENCODER_HOLD": str(state / "hold")},
         capture_output=True,
         text=True,
         check=check,
     )
+
+
+def processes_with(variable: str) -> list[int]:
+    """Return the processes that have this NAME=VALUE in their environment."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        try:
+            if folder.name.isdigit() and variable.encode() in (folder / "environ").read_bytes().split(b"\0"):
+                found.append(int(folder.name))
+        except OSError:
+            continue
+    return found
+
+
+def wait_for(condition: Callable[[], Any], what: str, timeout_s: float = 60.0) -> Any:
+    """Return the first true value of `condition`."""
+    deadline = time.monotonic() + timeout_s
+    while not (value := condition()):
+        if time.monotonic() > deadline:
+            pytest.fail(f"waited too long for {what}")
+        time.sleep(0.05)
+    return value
 
 
 def free_port() -> int:
@@ -68,7 +97,7 @@ def prefect_service() -> Iterator[Running]:
     yield _Shared.running
     _Shared.users -= 1
     if _Shared.users == 0:
-        state = _Shared.running.state
-        _Shared.running = None
-        local(state, "down")
-        shutil.rmtree(state)
+        running, _Shared.running = _Shared.running, None
+        local(running.state, "down")
+        assert not processes_with(f"ZEPHON_SERVICE_TOKEN={running.service.token}")
+        shutil.rmtree(running.state)

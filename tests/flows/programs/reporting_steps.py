@@ -9,9 +9,11 @@ from typing import Any
 
 from prefect import flow, task
 from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, temporary_settings
+from prefect.task_runners import ThreadPoolTaskRunner
 from prefect_views import what_prefect_says
 
 from tasks.reporting import publish_markdown, publish_table, route_core_logs, run_progress
+from tasks.runners import stop_parts
 
 
 @task
@@ -58,6 +60,27 @@ def flow_without_a_server(seconds: float) -> str:
     return "done"
 
 
+@task
+def work_without_end() -> None:
+    with run_progress("endless") as progress, progress.phase("endless", total=None, unit="s") as phase:
+        while True:
+            time.sleep(0.01)
+            phase.advance(0.01)
+
+
+@flow
+def flow_that_is_told_to_stop() -> None:
+    with ThreadPoolTaskRunner(max_workers=2) as runner:
+        for _ in range(2):
+            runner.submit(work_without_end, {})
+        try:
+            time.sleep(0.5)
+            raise InterruptedError("told to stop")
+        except InterruptedError:
+            stop_parts()
+            raise
+
+
 class _Requests(logging.Handler):
     """Collects when which request was sent, as httpx logs them."""
 
@@ -83,6 +106,10 @@ def watch_work(seconds: float) -> dict[str, Any]:
         logger.setLevel(level)
     calls = [[moment, message.split('"')[0]] for moment, message in requests.sent if "/artifacts" in message]
     return {"calls": calls, **what_prefect_says(str(state.state_details.flow_run_id))}
+
+
+def stop_a_flow() -> None:
+    flow_that_is_told_to_stop()
 
 
 def lose_the_server(seconds: float) -> str:
