@@ -6,7 +6,7 @@ The peer is `encode_batch_fast` of the tokenizers library on texts that are in m
 
     huggingface       the tokenize step with the Hugging Face encoder, texts whole
     quicktok          the same with quicktok, where that is proved to serve the tokenizer (the proof is timed apart, once)
-    first 256         the step as banks use it, on the longest texts: only as much of each is encoded as 256 ids need
+    first 256         the step as banks use it, on the longest texts: of each only as much is encoded as 256 ids need
 
 Without --tokenizer, all-MiniLM-L6-v2's from its package is measured. Without --texts, paragraphs and whole files of this Python's
 standard library are. Rounds alternate between the contestants; figures are medians, ratios are of one round's times.

@@ -363,7 +363,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"Running. UI: {running.ui_url}" if running else "Not running.")
         return 0 if running else 3
     except ZephonError as error:
-        print(error, file=sys.stderr)
+        print(f"error: {error}", file=sys.stderr)
         return 1
 
 

@@ -27,7 +27,7 @@ from tasks.bank import encode_texts, identify_inputs, publish_bank, scan_texts, 
 from tasks.caching import bind
 from tasks.reporting import STEPS, artifact_key, publish_markdown, publish_table, route_core_logs
 from tasks.runners import choose_runner, run_of_part, stop_parts
-from zephon_core.bank.build import BankResult
+from zephon_core.bank.build import BankResult, current_result
 from zephon_core.bank.encode import EncodeOutcome, read_outcome
 from zephon_core.bank.specs import BankSpec, RunOptions
 from zephon_core.bank.steps import BankIdentity, BankRecipes, bank_recipes, restart_encode
@@ -39,7 +39,7 @@ from zephon_core.store import ArtifactRef, ArtifactStore, Recipe
 __all__ = ["feature_bank", "main"]
 
 
-def _say_what_is_kept(_: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> None:
+def _say_what_is_kept(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> None:
     flow_run_logger(flow_run).warning("%s. What is finished is kept: the same run goes on where this one stopped.", state.name)
 
 
@@ -87,6 +87,9 @@ class _Build:
         """Run the steps in order and publish what they made."""
         spec, run = self._spec, self._run
         identity = self._finish("identify", [identify_inputs(spec, run, return_state=True)])
+        if identity.is_current:
+            get_run_logger().info("%s holds all sources already: there is nothing to do", spec.base)
+            return current_result(spec, self._seconds)
         recipes = bank_recipes(spec, identity)
         self._step("scan", scan_texts, recipes.scan, identity)
         self._step("tokenize", tokenize_texts, recipes.tokens, identity)
@@ -101,7 +104,7 @@ class _Build:
         if run.output:
             published = publish_bank(spec, identity, run, wait_for=self._after, return_state=True)
             folder = str(Path(self._finish("publish", [published])).expanduser().absolute())
-        outcome = _read_outcome(self._store, recipes.features)
+        outcome = _read_outcome(self._store, recipes)
         result = BankResult(
             bank=folder,
             fingerprint=recipes.bank.fingerprint,
@@ -156,10 +159,11 @@ class _Build:
         publish_markdown(artifact_key("bank", name, "report"), _page(self._spec, result), description=f"Bank **{name}**.")
 
 
-def _read_outcome(store: ArtifactStore, recipe: Recipe) -> EncodeOutcome:
+def _read_outcome(store: ArtifactStore, recipes: BankRecipes) -> EncodeOutcome:
     """Read how many rows are encoded, from the finished features or from what there is of them."""
-    ref = store.find(recipe.kind, recipe.fingerprint)
-    return read_outcome(ref.path if ref else store.partial_path(recipe))
+    if ref := store.find("features", recipes.features.fingerprint):
+        return read_outcome(ref.path)
+    return read_outcome(store.partial_path((recipes.added or recipes).features))
 
 
 def _step_rows(store: ArtifactStore, result: BankResult, recipes: BankRecipes) -> list[dict[str, Any]]:

@@ -68,7 +68,9 @@ def expected_scan() -> Callable[..., ExpectedScan]:
 
 
 def _expected_scan(
-    sources: Sequence[bytes | Iterable[object]], fields: Sequence[str] = ("query", "candidates[].text"), max_row_bytes: int = 64 << 20
+    sources: Sequence[bytes | Iterable[object]],
+    fields: Sequence[str] = ("query", "candidates[].text"),
+    max_row_bytes: int = 64 << 20,
 ) -> ExpectedScan:
     """Scan sources by the reference: bytes are JSONL as stored without compression, anything else yields parsed rows."""
     from zephon_core.bank.scan_fields import compile_fields

@@ -38,7 +38,7 @@ def test_records_come_back_in_order_and_further_ones_are_added(tmp_path: Path) -
 
 
 @given(cut=st.integers(0, 64 + 5 * BLOCK_RECORD.itemsize))
-def test_a_file_cut_anywhere_holds_its_whole_records_and_can_be_continued(tmp_path_factory: pytest.TempPathFactory, cut: int) -> None:
+def test_a_cut_file_holds_its_whole_records_and_can_be_continued(tmp_path_factory: pytest.TempPathFactory, cut: int) -> None:
     path = write(tmp_path_factory.mktemp("ledger") / "a.ledger", records(1, 2, 3, 4, 5))
     with path.open("r+b") as handle:
         handle.truncate(cut)

@@ -7,8 +7,6 @@ import threading
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import zstandard
 
@@ -16,7 +14,7 @@ from zephon_core.bank import scan_pipeline
 from zephon_core.bank.scan import scan_texts, write_index
 from zephon_core.bank.specs import ScanSpec
 from zephon_core.errors import BadRowError, InputError, SourceChangedError
-from zephon_core.readers.sources import Source, resolve_sources
+from zephon_core.readers.sources import resolve_sources
 
 ROWS = [
     {"query": " one ", "candidates": [{"text": "two"}, {"text": "one"}, {"text": ""}, None, {"text": None}, {}]},
@@ -44,7 +42,9 @@ def test_the_files_and_their_bytes(tmp_path):
     files, statistics = scan(tmp_path)
     texts = ["one", "two", 'q"\\\n\x01é\u2028😀', "three" * 400]
     assert files["texts.jsonl"].decode() == "".join(json.dumps(text, ensure_ascii=False) + "\n" for text in texts)
-    assert files["index.json"] == json.dumps({hashlib.sha1(text.encode()).hexdigest(): row for row, text in enumerate(texts)}).encode()
+    assert (
+        files["index.json"] == json.dumps({hashlib.sha1(text.encode()).hexdigest(): row for row, text in enumerate(texts)}).encode()
+    )
     assert {name: hashlib.sha256(content).hexdigest()[:16] for name, content in sorted(files.items())} == {
         "digests.npy": "8c8d01685e9023e1",
         "index.json": "ce6c96a9fd7dfa5d",
@@ -87,7 +87,9 @@ def test_a_single_bad_row_stops_the_scan_and_is_named(tmp_path, monkeypatch):
     Path("train.jsonl").write_bytes(good + b'{"query": 7}\n{"query": 8}\n')
     with pytest.raises(BadRowError) as caught:
         scan(tmp_path, "train.jsonl")
-    message = f"train.jsonl:1041 (byte {len(good):,}): 'query' is a number, expected text. Fix the row, or set on_bad_row: quarantine."
+    message = (
+        f"train.jsonl:1041 (byte {len(good):,}): 'query' is a number, expected text. Fix the row, or set on_bad_row: quarantine."
+    )
     assert str(caught.value) == message
 
 
@@ -140,9 +142,22 @@ def test_quarantine_keeps_the_rows_and_counts_them(tmp_path):
             "detail": "is broken JSON (Expecting value at character 2 of the row)",
             "raw": "[",
         },
-        {"source": 1, "row": 2, "byte_offset": 3, "reason": "row is no object", "detail": "is a list, expected an object", "raw": "[]"},
+        {
+            "source": 1,
+            "row": 2,
+            "byte_offset": 3,
+            "reason": "row is no object",
+            "detail": "is a list, expected an object",
+            "raw": "[]",
+        },
     ]
-    assert statistics["bad_rows"] == {"broken JSON": 1, "invalid UTF-8": 1, "not an object": 1, "row is no object": 1, "too long": 1}
+    assert statistics["bad_rows"] == {
+        "broken JSON": 1,
+        "invalid UTF-8": 1,
+        "not an object": 1,
+        "row is no object": 1,
+        "too long": 1,
+    }
     assert [(source["rows"], source["bad_rows"]) for source in statistics["sources"]] == [(6, 4), (2, 1)]
 
 
@@ -205,7 +220,9 @@ def many(tmp_path_factory) -> Path:
     rng = np.random.default_rng(5)
     for name in ("a", "b"):
         numbers = rng.integers(0, 60_000, (15_000, 3)).tolist()
-        rows = [{"query": f"query {a}", "candidates": [{"text": f"text {b}\n" * (b % 5)}, {"text": f"text {c}"}]} for a, b, c in numbers]
+        rows = [
+            {"query": f"query {a}", "candidates": [{"text": f"text {b}\n" * (b % 5)}, {"text": f"text {c}"}]} for a, b, c in numbers
+        ]
         content = jsonl(rows).replace(b'"query 7', b'"query \xff7')
         (folder / f"{name}.jsonl").write_bytes(content)
     return folder
@@ -222,7 +239,9 @@ def test_many_rows_are_as_the_reference_has_them(many, many_files, expected_scan
     assert {name: many_files[name] for name in expected.files()} == expected.files()
 
 
-@pytest.mark.parametrize(("threads", "block_bytes", "memory_bytes"), [(1, 1 << 20, 1 << 20), (5, 5000, 1 << 20), (3, 1 << 16, 200_000)])
+@pytest.mark.parametrize(
+    ("threads", "block_bytes", "memory_bytes"), [(1, 1 << 20, 1 << 20), (5, 5000, 1 << 20), (3, 1 << 16, 200_000)]
+)
 def test_threads_blocks_and_spills_change_nothing(many, many_files, monkeypatch, threads, block_bytes, memory_bytes):
     monkeypatch.setattr(scan_pipeline, "BLOCK_BYTES", block_bytes)
     files, statistics = scan(many, on_bad_row="quarantine", threads=threads, memory_bytes=memory_bytes)
@@ -235,7 +254,9 @@ def test_threads_blocks_and_spills_change_nothing(many, many_files, monkeypatch,
     assert statistics["longest_text_bytes"] == max(lengths)
     bins = np.bincount([length.bit_length() for length in lengths])
     assert statistics["length_histogram"] == {str(1 << bit - 1): count for bit, count in enumerate(bins.tolist()) if count}
-    assert statistics["kinds"] == dict(zip(("query", "candidate"), np.bincount(np.load(many / "out" / "kinds.npy")).tolist(), strict=True))
+    assert statistics["kinds"] == dict(
+        zip(("query", "candidate"), np.bincount(np.load(many / "out" / "kinds.npy")).tolist(), strict=True)
+    )
 
 
 def test_no_thread_outlives_a_scan_that_fails(many):
@@ -288,7 +309,9 @@ def test_nasty_files_as_rows(shared_data, tmp_path, expected_scan):
         line = content.replace(b"\n", b" ")
         quoted = b'"' + line.replace(b'"', b"'") + b'"'
         shapes = (b'{"v": %s, "query": "x"}', b'{"query": %s}', b'{"candidates": [{"text": %s}]}')
-        contents.append(b"\n".join([content, *(shape % value for shape in shapes for value in (line, quoted)), b'{"query": "end"}']))
+        contents.append(
+            b"\n".join([content, *(shape % value for shape in shapes for value in (line, quoted)), b'{"query": "end"}'])
+        )
     for number, content in enumerate(contents):
         (tmp_path / f"{number:03}.jsonl").write_bytes(content)
     files, _ = scan(tmp_path, on_bad_row="quarantine")

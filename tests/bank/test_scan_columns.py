@@ -22,9 +22,22 @@ ROWS = [
     {"query": None, "candidates": None},
     {"query": "", "candidates": []},
     {"query": "three", "candidates": [None, {"text": None}, {"text": "a text that is longer than twelve bytes"}, {"text": "four"}]},
-    {"query": "\u3000five\x1c", "candidates": [{"text": "é" * 40}, {"text": "another text of more than twelve bytes"}, {"text": "short"}]},
+    {
+        "query": "\u3000five\x1c",
+        "candidates": [{"text": "é" * 40}, {"text": "another text of more than twelve bytes"}, {"text": "short"}],
+    },
 ] * 3
-TEXTS = ["one", "two", "three", ROWS[3]["candidates"][2]["text"], "four", "five", "é" * 40, "another text of more than twelve bytes", "short"]
+TEXTS = [
+    "one",
+    "two",
+    "three",
+    ROWS[3]["candidates"][2]["text"],
+    "four",
+    "five",
+    "é" * 40,
+    "another text of more than twelve bytes",
+    "short",
+]
 
 
 def scan(path: Path, **spec) -> tuple[list[str], dict]:
@@ -34,7 +47,12 @@ def scan(path: Path, **spec) -> tuple[list[str], dict]:
 
 
 def table(text: pa.DataType, candidates) -> pa.Table:
-    return pa.table({"query": pa.array([row["query"] for row in ROWS], text), "candidates": pa.array([row["candidates"] for row in ROWS], candidates)})
+    return pa.table(
+        {
+            "query": pa.array([row["query"] for row in ROWS], text),
+            "candidates": pa.array([row["candidates"] for row in ROWS], candidates),
+        }
+    )
 
 
 STRUCT = pa.struct({"text": pa.string()})
@@ -43,9 +61,13 @@ PHYSICAL = {
     "large": table(pa.large_string(), pa.large_list(pa.struct({"id": pa.int8(), "text": pa.large_string()}))),
     "view": table(pa.string_view(), pa.list_view(pa.struct({"text": pa.string_view()}))),
     "large view": table(pa.string_view(), pa.large_list_view(STRUCT)),
-    "dictionary": table(pa.dictionary(pa.int8(), pa.string()), pa.list_(pa.struct({"text": pa.dictionary(pa.int32(), pa.large_string())}))),
+    "dictionary": table(
+        pa.dictionary(pa.int8(), pa.string()), pa.list_(pa.struct({"text": pa.dictionary(pa.int32(), pa.large_string())}))
+    ),
 }
-PHYSICAL["run-end"] = PHYSICAL["string"].set_column(0, "query", pa.compute.run_end_encode(PHYSICAL["string"]["query"].combine_chunks()))
+PHYSICAL["run-end"] = PHYSICAL["string"].set_column(
+    0, "query", pa.compute.run_end_encode(PHYSICAL["string"]["query"].combine_chunks())
+)
 NULLS_IN_DICTIONARY = pa.DictionaryArray.from_arrays(pa.array([0, 1, None, 2] * 4)[: len(ROWS)], pa.array([" one", None, "x"]))
 
 
@@ -108,7 +130,10 @@ def test_columns_of_nothing_and_absent_columns(tmp_path):
         (pa.array([None, b"bytes"]), "'query' is of type binary, expected text"),
         (pa.array([None, ["a"]]), "'query' is a list, expected text"),
         (pa.array([None, {"a": 1}]), "'query' is an object, expected text"),
-        (pa.array([None, [("a", "b")]], pa.map_(pa.string(), pa.string())), "'query' is of type map<string, string>, expected text"),
+        (
+            pa.array([None, [("a", "b")]], pa.map_(pa.string(), pa.string())),
+            "'query' is of type map<string, string>, expected text",
+        ),
     ],
 )
 def test_columns_of_other_types(tmp_path, column, found):
@@ -160,7 +185,9 @@ BUILD = {
     "texts": lambda buffer: pa.Array.from_buffers(pa.string(), 2, [None, buffer, TEXT]),
     "views": lambda buffer: pa.Array.from_buffers(pa.string_view(), 1, [None, buffer, TEXT]),
     "list": lambda buffer: pa.Array.from_buffers(pa.list_(pa.string()), 2, [None, buffer], children=[CHILD]),
-    "list view": lambda buffer: pa.Array.from_buffers(pa.list_view(pa.string()), 1, [None, buffer.slice(0, 4), buffer.slice(4, 4)], children=[CHILD]),
+    "list view": lambda buffer: pa.Array.from_buffers(
+        pa.list_view(pa.string()), 1, [None, buffer.slice(0, 4), buffer.slice(4, 4)], children=[CHILD]
+    ),
     "dictionary": lambda buffer: pa.DictionaryArray.from_arrays(pa.Array.from_buffers(pa.int32(), 2, [None, buffer]), CHILD),
 }
 
@@ -169,7 +196,12 @@ BUILD = {
     ("kind", "good", "texts", "broken"),
     [
         ("texts", [0, 4, 9], 2, [[0, 4, 31], [0, -1, 9], [5, 2, 9], [0, 2**31 - 1, 9]]),
-        ("views", [20, 0, 0, 5], 1, [[20, 0, 0, 11], [20, 0, 1, 5], [20, 0, -1, 5], [20, 0, 0, -1], [-1, 0, 0, 0], [2**31 - 1, 0, 0, 0]]),
+        (
+            "views",
+            [20, 0, 0, 5],
+            1,
+            [[20, 0, 0, 11], [20, 0, 1, 5], [20, 0, -1, 5], [20, 0, 0, -1], [-1, 0, 0, 0], [2**31 - 1, 0, 0, 0]],
+        ),
         ("list", [0, 2, 2], 2, [[0, 3, 3], [-1, 1, 2], [2, 1, 2], [0, 0, 2**31 - 1]]),
         ("list view", [1, 1], 1, [[1, 2], [-1, 1], [1, -1], [2**31 - 1, 1]]),
         ("dictionary", [1, 0], 2, [[1, 2], [-1, 0], [2**31 - 1, 0]]),
@@ -214,7 +246,12 @@ def fields_of(path: Path, kind: str) -> list[str]:
 
 @pytest.mark.parametrize(
     ("folder", "texts"),
-    [("arrow-testing/data/arrow-ipc-file", 0), ("arrow-testing/data/arrow-ipc-stream", 10), ("arrow-testing/data/parquet", 5), ("parquet-testing", 90)],
+    [
+        ("arrow-testing/data/arrow-ipc-file", 0),
+        ("arrow-testing/data/arrow-ipc-stream", 10),
+        ("arrow-testing/data/parquet", 5),
+        ("parquet-testing", 90),
+    ],
 )
 def test_nasty_files_through_the_scan(shared_data, tmp_path, folder, texts):
     kind = "parquet" if "parquet" in folder else "arrow"

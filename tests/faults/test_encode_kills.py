@@ -167,10 +167,11 @@ def test_parts_written_at_once_by_processes_that_die_make_the_whole(
     root: Path, monkeypatch: pytest.MonkeyPatch, part: int
 ) -> None:
     monkeypatch.syspath_prepend(str(root))
-    encodes = [Killed(root, "slow_encoder:Slow", f'{{"parts": 3, "part": {number}}}', block_s=0.004) for number in range(3)]
+    encodes = [Killed(root, "slow_encoder:Slow", f'{{"parts": 3, "part": {number}}}', block_s=0.03) for number in range(3)]
     whole = uninterrupted(root, encodes[0].spec)
     processes = [encode.start() for encode in encodes]
-    while len(encodes[0].on_record()) < 12:
+    while len(encodes[0].on_record()) < 6:
+        assert processes[part].poll() is None
         time.sleep(0.01)
     processes[part].kill()
     for process in processes:

@@ -13,18 +13,26 @@ from zephon_core.bank.scan import scan_texts
 from zephon_core.bank.specs import ScanSpec
 from zephon_core.readers.sources import resolve_sources
 
-TEXT = st.none() | st.text(st.sampled_from("ab é\u3000\x1c\n\\\"😀"), max_size=20)
+TEXT = st.none() | st.text(st.sampled_from('ab é\u3000\x1c\n\\"😀'), max_size=20)
 CANDIDATE = st.none() | st.fixed_dictionaries({"text": TEXT, "tags": st.none() | st.lists(TEXT, max_size=3)})
 ROWS = st.lists(st.fixed_dictionaries({"query": TEXT, "candidates": st.none() | st.lists(CANDIDATE, max_size=4)}), max_size=20)
 TEXT_TYPES = [pa.string(), pa.large_string(), pa.string_view(), pa.dictionary(pa.int16(), pa.string())]
 LIST_TYPES = [pa.list_, pa.large_list, pa.list_view]
 
 
-@given(rows=ROWS, text=st.sampled_from(TEXT_TYPES), inner=st.sampled_from(TEXT_TYPES), lists=st.sampled_from(LIST_TYPES), batch=st.integers(1, 9))
+@given(
+    rows=ROWS,
+    text=st.sampled_from(TEXT_TYPES),
+    inner=st.sampled_from(TEXT_TYPES),
+    lists=st.sampled_from(LIST_TYPES),
+    batch=st.integers(1, 9),
+)
 def test_formats_agree(tmp_path_factory, rows, text, inner, lists, batch):
     folder = tmp_path_factory.mktemp("formats")
     struct = pa.struct({"text": inner, "tags": pa.list_(inner)})
-    table = pa.table({name: pa.array([row[name] for row in rows], kind) for name, kind in (("query", text), ("candidates", lists(struct)))})
+    table = pa.table(
+        {name: pa.array([row[name] for row in rows], kind) for name, kind in (("query", text), ("candidates", lists(struct)))}
+    )
     (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     with pa.ipc.new_file(folder / "rows.arrow", table.schema) as writer:
         writer.write_table(table, max_chunksize=batch)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
-import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -32,8 +29,27 @@ class Pairs(list):
     """An object as pairs, so that names can repeat."""
 
 
-NUMBERS = ["0", "-0", "1.5e-7", "1E+9", "1e999", "-12", "NaN", "Infinity", "-Infinity", "1" * 5000, "01", "1.", ".5", "+1", "1e", "--1"]
-ODD = st.one_of(st.none(), st.booleans(), st.sampled_from([Literal(text) for text in NUMBERS[:10] * 6 + NUMBERS]), st.just([]), TEXTS)
+NUMBERS = [
+    "0",
+    "-0",
+    "1.5e-7",
+    "1E+9",
+    "1e999",
+    "-12",
+    "NaN",
+    "Infinity",
+    "-Infinity",
+    "1" * 5000,
+    "01",
+    "1.",
+    ".5",
+    "+1",
+    "1e",
+    "--1",
+]
+ODD = st.one_of(
+    st.none(), st.booleans(), st.sampled_from([Literal(text) for text in NUMBERS[:10] * 6 + NUMBERS]), st.just([]), TEXTS
+)
 NESTED = st.recursive(ODD, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3), max_leaves=8)
 
 
@@ -87,13 +103,19 @@ def rows(draw: st.DrawFn) -> bytes:
         pairs.insert(0, ("candidates", [Pairs([("text", "first"), ("text", draw(text))])]))
     line = encode(pairs, draw)
     if shape == 8:
-        line = draw(st.sampled_from(["", " ", "\t\r", "[]", "null", '"query"', "7", "{", "{}", "\x00", "\ufeff{}", '{"query": NaN}']))
+        line = draw(
+            st.sampled_from(["", " ", "\t\r", "[]", "null", '"query"', "7", "{", "{}", "\x00", "\ufeff{}", '{"query": NaN}'])
+        )
     if shape == 9:
         line = line.replace("query", "que\\u0072y").replace("true", "NaN")
     encoded = line.encode("utf-8", "surrogatepass")
     if shape in (0, 10) and encoded:
         at = draw(st.integers(0, len(encoded)))
-        encoded = encoded[:at] + draw(st.sampled_from([b"\xff", b"\xc3", b"\xed\xa0\x80", b",", b'"', b"\\", b"\x01", b""])) + encoded[at + draw(st.integers(0, 2)) :]
+        encoded = (
+            encoded[:at]
+            + draw(st.sampled_from([b"\xff", b"\xc3", b"\xed\xa0\x80", b",", b'"', b"\\", b"\x01", b""]))
+            + encoded[at + draw(st.integers(0, 2)) :]
+        )
     return encoded.replace(b"\n", b" ")
 
 
@@ -113,7 +135,11 @@ def written(folder: Path) -> dict[str, bytes]:
 
 
 @settings(max_examples=300)
-@given(contents=st.lists(files(), min_size=1, max_size=3), block_bytes=st.sampled_from([1, 7, 64, 300, 1 << 20]), threads=st.integers(1, 3))
+@given(
+    contents=st.lists(files(), min_size=1, max_size=3),
+    block_bytes=st.sampled_from([1, 7, 64, 300, 1 << 20]),
+    threads=st.integers(1, 3),
+)
 def test_fast_path_is_the_reference(tmp_path_factory, expected_scan, contents, block_bytes, threads):
     folder = tmp_path_factory.mktemp("scan")
     for number, content in enumerate(contents):

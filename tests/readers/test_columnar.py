@@ -107,7 +107,9 @@ def test_leaves_on_the_way_of_paths():
     schema = pa.schema(
         {
             "query": pa.string(),
-            "candidates": pa.list_(pa.struct({"text": pa.string(), "meta": pa.map_(pa.string(), pa.int8()), "score": pa.float32()})),
+            "candidates": pa.list_(
+                pa.struct({"text": pa.string(), "meta": pa.map_(pa.string(), pa.int8()), "score": pa.float32()})
+            ),
             "other": pa.struct({"text": pa.list_(pa.int8(), 3)}),
         }
     )

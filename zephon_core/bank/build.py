@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from zephon_core.bank import steps
+from zephon_core.bank.manifest import read_manifest
 from zephon_core.bank.specs import BankSpec, RunOptions
 from zephon_core.progress import NULL_PROGRESS, Progress
 from zephon_core.store import ArtifactStore
 
-__all__ = ["BankResult", "build_bank", "plan_bank"]
+__all__ = ["BankResult", "build_bank", "current_result", "plan_bank"]
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,8 @@ def build_bank(
 
     identity = steps.identify(spec, store=store, progress=progress)
     lap("identify")
+    if identity.is_current:
+        return current_result(spec, seconds)
     cached["scan"] = steps.scan(spec, identity, run, store=store, progress=progress, force=run.refresh).cached
     lap("scan")
     cached["tokenize"] = steps.tokenize(spec, identity, run, store=store, progress=progress, force=run.refresh).cached
@@ -81,6 +84,20 @@ def build_bank(
     )
 
 
+def current_result(spec: BankSpec, seconds: dict[str, float]) -> BankResult:
+    """Return the result of a build for which there was nothing to do: the base holds all sources."""
+    manifest = read_manifest(Path(spec.base))
+    return BankResult(
+        bank=str(Path(spec.base).expanduser().absolute()),
+        fingerprint=manifest["fingerprints"]["bank"],
+        text_count=manifest["text_count"],
+        encoded_rows=manifest["encoded_rows"],
+        complete=manifest["complete"],
+        cached=dict.fromkeys(("scan", "tokenize", "encode", "manifest"), True),
+        seconds=seconds,
+    )
+
+
 def plan_bank(
     spec: BankSpec,
     run: RunOptions | None = None,
@@ -101,6 +118,8 @@ def plan_bank(
     store = store or ArtifactStore(run.store)
     identity = steps.identify(spec, store=store, progress=progress)
     steps.scan(spec, identity, run, store=store, progress=progress)
-    tokens = steps.tokenize(spec, identity, run, store=store, progress=progress).ref
-    lengths = np.load(tokens.path / "lengths.npy", mmap_mode="r")
+    steps.tokenize(spec, identity, run, store=store, progress=progress)
+    recipes = steps.bank_recipes(spec, identity)
+    tokens = store.find("tokens", (recipes.added or recipes).tokens.fingerprint)
+    lengths = np.load(tokens.path / "lengths.npy", mmap_mode="r") if tokens else np.zeros(0, np.int32)
     return predict_encode(lengths, make_plan(lengths, spec.encode), spec.encode).to_json()

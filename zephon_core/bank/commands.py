@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from zephon_core.bank.look import add_commands
-from zephon_core.console import Flag, JsonOption, VerboseOption, choose_progress, emit, validated, with_parameters
+from zephon_core.console import (
+    Flag,
+    JsonOption,
+    StoreOption,
+    VerboseOption,
+    choose_progress,
+    command_errors,
+    emit,
+    validated,
+    with_parameters,
+)
 from zephon_core.errors import SpecError
 from zephon_core.progress import format_amount
 
@@ -39,6 +49,7 @@ _FLAGS = (
     Flag("--grouping", "spec.encode.grouping", str, "exact_token_length, packed or padded."),
     Flag("--on-bad-row", "spec.scan.on_bad_row", str, "error or quarantine. [default: error]"),
     Flag("--allow-poison", "spec.encode.allow_poison", bool, "Complete a bank in spite of poison rows.", off="--no-allow-poison"),
+    Flag("--base", "spec.base", str, "A bank to extend: its rows stay, and only texts that it lacks are encoded.", "DIR"),
     Flag("--name", "spec.name", str, "What people call this bank."),
     Flag("--index", "spec.write_index", bool, "Write index.json. [default: yes]", off="--no-index"),
     Flag("--device", "run.device", str, "auto, cpu, cuda or cuda:N. [default: auto]"),
@@ -74,6 +85,36 @@ def plan(*, values: dict[str, Any], as_json: JsonOption = False, verbose: Verbos
 
     result = plan_bank(spec, run, progress=choose_progress(as_json=as_json, verbose=verbose))
     emit(result, as_json=as_json, render=lambda: _show_plan(result))
+
+
+@app.command()
+def extend(
+    bank: Annotated[Path, typer.Argument(metavar="DIR", help="The bank's folder; the extended bank takes its place.")],
+    source: Annotated[
+        list[str], typer.Option("--source", metavar="[NAME=]URL", help="A file, glob or URL of new rows; repeat it.")
+    ],
+    output: Annotated[str, typer.Option("--output", metavar="DIR", help="Publish the extended bank here instead.")] = "",
+    threads: Annotated[int, typer.Option("--threads", help="Workers a step. [default: one a core]")] = 0,
+    device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:N.")] = "auto",
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+    verbose: VerboseOption = False,
+) -> None:
+    """Add new sources to a bank: old rows stay where they are, and only new texts are encoded."""
+    with command_errors(verbose=verbose):
+        from zephon_core.bank.build import build_bank
+        from zephon_core.bank.manifest import read_manifest
+        from zephon_core.bank.specs import BankSpec, RunOptions
+
+        made = read_manifest(bank)["spec"]
+        values = {**made, "base": str(bank), "scan": {**made["scan"], "sources": source}}
+        run = {"output": output or str(bank), "workers": threads, "device": device, "store": store or ""}
+        result = build_bank(
+            validated(BankSpec.model_validate, values, where="configuration", prefix="spec"),
+            validated(RunOptions.model_validate, run, where="configuration", prefix="run"),
+            progress=choose_progress(as_json=as_json, verbose=verbose),
+        )
+        emit(result.to_json(), as_json=as_json, render=lambda: _show_result(result))
 
 
 add_commands(app)

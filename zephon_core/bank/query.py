@@ -22,9 +22,10 @@ def encode_text(bank: FeatureBank, text: str) -> npt.NDArray[np.floating[Any]]:
     """
     row = bank.row(text) if text in bank else None
     if row is not None and bank.valid[row]:
-        return np.asarray(bank.features[row])
+        stored: npt.NDArray[np.floating[Any]] = np.asarray(bank.features[row])
+        return stored
     spec = BankSpec.model_validate(bank.manifest["spec"])
     tokenizer = load_tokenizer(spec.tokenizer_path)
     ids = tokenizer.encode_batch([text.strip()], max_tokens=spec.tokenize.max_key_tokens).ids
-    vectors: npt.NDArray[np.float32] = row_encoder(spec.encode)([ids.astype(np.int64)])
-    return vectors[0]
+    vector: npt.NDArray[np.float32] = row_encoder(spec.encode)([ids.astype(np.int64)])[0]
+    return vector

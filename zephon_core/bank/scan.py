@@ -1,6 +1,6 @@
 """The distinct texts of a bank's sources, in order of first appearance, in one streaming pass.
 
-Blocks of rows are parsed, stripped and hashed by threads and consumed in order, so that nothing depends on how many threads there are.
+Blocks of rows are parsed, stripped and hashed by threads and consumed in order: nothing depends on how many threads there are.
 The inner loops are compiled (numba) and run without the interpreter lock; see `scan_json`, `scan_sha1` and `scan_table`.
 """
 
@@ -40,9 +40,9 @@ def scan_texts(
 ) -> dict[str, Any]:
     """Write the distinct texts of `sources` to `directory` and return statistics; whatever an earlier run left there is replaced.
 
-    texts.jsonl: one JSON string a line, in row order; text_offsets.npy: uint64 [n + 1], where its lines begin; kinds.npy: uint8 [n],
-    indices into kind_names; digests.npy: uint8 [n, 20], sorted SHA-1 of the texts' UTF-8, with rows.npy: their rows (uint32, from
-    2**32 texts on uint64); bad_rows.jsonl: rows set aside, if there are any.
+    texts.jsonl: one JSON string a line, in row order; text_offsets.npy: uint64 [n + 1], where its lines begin; kinds.npy: uint8
+    [n], indices into kind_names; digests.npy: uint8 [n, 20], sorted SHA-1 of the texts' UTF-8, with rows.npy: their rows (uint32,
+    from 2**32 texts on uint64); bad_rows.jsonl: rows set aside, if there are any.
 
     memory_bytes bounds the table of digests; blocks in flight take a few megabytes a thread beside it. Raises BadRowError,
     InputError (a source is unreadable, or none holds a text), SourceChangedError, SpecError.

@@ -1,7 +1,7 @@
 """Record batches to texts, from Arrow's buffers and without a Python object a text.
 
-Nulls at every level, absent columns and empty texts are no texts. Offsets and indices are checked before use: a broken IPC file may hold
-anything, and compiled code would follow.
+Nulls at every level, absent columns and empty texts are no texts. Offsets and indices are checked before use: a broken IPC file
+may hold anything, and compiled code would follow.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import types
 
+from zephon_core.bank.scan_arrays import Bytes, Ints
 from zephon_core.bank.scan_fields import LEAF, LIST, FieldNode, FieldTable
 from zephon_core.bank.scan_parse import BadRow, ParsedBlock
 from zephon_core.bank.scan_sha1 import hash_texts
@@ -24,21 +25,19 @@ from zephon_core.readers.rows import RowProblem, too_long
 
 __all__ = ["parse_batch"]
 
-_Ints = np.ndarray[Any, np.dtype[np.int64]]
-
 
 @dataclass
 class _Found:
     """Texts met so far, one piece a column, and what is wrong with rows (the first thing each)."""
 
     fields: list[int] = field(default_factory=list)
-    rows: list[_Ints] = field(default_factory=list)
-    starts: list[_Ints] = field(default_factory=list)
-    lengths: list[_Ints] = field(default_factory=list)
-    data: list[np.ndarray[Any, np.dtype[np.uint8]]] = field(default_factory=list)
+    rows: list[Ints] = field(default_factory=list)
+    starts: list[Ints] = field(default_factory=list)
+    lengths: list[Ints] = field(default_factory=list)
+    data: list[Bytes] = field(default_factory=list)
     problems: dict[int, RowProblem] = field(default_factory=dict)
 
-    def add(self, number: int, rows: _Ints, starts: _Ints, lengths: _Ints, data: np.ndarray[Any, np.dtype[np.uint8]]) -> None:
+    def add(self, number: int, rows: Ints, starts: Ints, lengths: Ints, data: Bytes) -> None:
         """Add texts of field `number`: spans of `data`, of which only the part that they cover is kept."""
         if not len(rows):
             return
@@ -79,7 +78,7 @@ def _only(indices: list[int], name: str) -> list[int]:
     return indices
 
 
-def _collect(array: Any, node: FieldNode, slots: _Ints, rows: _Ints, place: str, found: _Found) -> None:
+def _collect(array: Any, node: FieldNode, slots: Ints, rows: Ints, place: str, found: _Found) -> None:
     """Follow `node` into the elements `slots` of `array`, which belong to `rows`."""
     array, slots, rows = _without_nulls(array, slots, rows)
     if not len(slots):
@@ -108,7 +107,7 @@ def _collect(array: Any, node: FieldNode, slots: _Ints, rows: _Ints, place: str,
             found.problems.setdefault(row, RowProblem(reason, f"{place!r} is {_type_name(kind)}", wanted))
 
 
-def _without_nulls(array: Any, slots: _Ints, rows: _Ints) -> tuple[Any, _Ints, _Ints]:
+def _without_nulls(array: Any, slots: Ints, rows: Ints) -> tuple[Any, Ints, Ints]:
     while isinstance(array.type, pa.BaseExtensionType):
         array = array.storage
     if types.is_run_end_encoded(array.type):
@@ -137,7 +136,7 @@ def _is_list(kind: Any) -> bool:
     )
 
 
-def _list_bounds(array: Any, slots: _Ints) -> tuple[_Ints, _Ints, Any]:
+def _list_bounds(array: Any, slots: Ints) -> tuple[Ints, Ints, Any]:
     """Return where the lists in `slots` begin and end in the array of all elements, and that array."""
     kind = array.type
     if types.is_fixed_size_list(kind):
@@ -149,7 +148,7 @@ def _list_bounds(array: Any, slots: _Ints) -> tuple[_Ints, _Ints, Any]:
     return offsets[slots], offsets[slots + 1], array.values
 
 
-def _collect_texts(array: Any, number: int, slots: _Ints, rows: _Ints, found: _Found) -> None:
+def _collect_texts(array: Any, number: int, slots: Ints, rows: Ints, found: _Found) -> None:
     if types.is_string_view(array.type):
         _collect_views(array, number, slots, rows, found)
         return
@@ -163,8 +162,8 @@ def _collect_texts(array: Any, number: int, slots: _Ints, rows: _Ints, found: _F
     found.add(number, rows, starts, ends - starts, data)
 
 
-def _collect_views(array: Any, number: int, slots: _Ints, rows: _Ints, found: _Found) -> None:
-    """Read views of 16 bytes: the length, then up to 12 bytes of text, or 4 of its bytes, the number of a buffer and an offset in it."""
+def _collect_views(array: Any, number: int, slots: Ints, rows: Ints, found: _Found) -> None:
+    """Read views of 16 bytes: the length, then up to 12 bytes of text, or its first 4, the number of a buffer and a place in it."""
     _, view_buffer, *data_buffers = array.buffers()
     view_bytes = np.frombuffer(view_buffer or b"", np.uint8)
     views = view_bytes[: len(view_bytes) // 16 * 16].view(np.int32).reshape(-1, 4)
@@ -174,10 +173,11 @@ def _collect_views(array: Any, number: int, slots: _Ints, rows: _Ints, found: _F
     short = lengths <= 12
     starts[short] = places[short] * 16 + 4
     _check(bool((lengths >= 0).all() and (short | ((buffers >= 0) & (buffers < len(data_buffers)))).all()), "text views")
-    parts: list[np.ndarray[Any, np.dtype[np.uint8]]] = []
+    parts: list[Bytes] = []
     at = 0
     for inside, data in [(short, view_bytes)] + [
-        (~short & (buffers == buffer), np.frombuffer(data_buffers[buffer] or b"", np.uint8)) for buffer in np.unique(buffers[~short]).tolist()
+        (~short & (buffers == buffer), np.frombuffer(data_buffers[buffer] or b"", np.uint8))
+        for buffer in np.unique(buffers[~short]).tolist()
     ]:
         if not inside.any():
             continue
@@ -194,7 +194,7 @@ def _check(consistent: bool, what: str) -> None:
         raise pa.ArrowInvalid(f"{what} contradict each other")
 
 
-def _joined(found: _Found) -> tuple[np.ndarray[Any, np.dtype[np.uint8]], _Ints, _Ints, _Ints, np.ndarray[Any, np.dtype[np.uint8]]]:
+def _joined(found: _Found) -> tuple[Bytes, Ints, Ints, Ints, Bytes]:
     """Put the columns' texts into the order of rows and within a row of fields: data, rows, starts, lengths, fields."""
     order = sorted(range(len(found.fields)), key=lambda piece: found.fields[piece])
     data = np.empty(sum(map(len, found.data)) + PADDING, np.uint8)
@@ -216,11 +216,11 @@ def _joined(found: _Found) -> tuple[np.ndarray[Any, np.dtype[np.uint8]], _Ints, 
 def _find_problems(
     found: _Found,
     table: FieldTable,
-    data: np.ndarray[Any, np.dtype[np.uint8]],
-    rows: _Ints,
-    starts: _Ints,
-    lengths: _Ints,
-    fields: np.ndarray[Any, np.dtype[np.uint8]],
+    data: Bytes,
+    rows: Ints,
+    starts: Ints,
+    lengths: Ints,
+    fields: Bytes,
     row_count: int,
     max_row_bytes: int,
 ) -> None:
@@ -233,9 +233,7 @@ def _find_problems(
         found.problems.setdefault(int(rows[index]), problem)
 
 
-def _bad_row(
-    batch: Any, row: int, problem: RowProblem, data: np.ndarray[Any, np.dtype[np.uint8]], rows: _Ints, starts: _Ints, lengths: _Ints
-) -> BadRow:
+def _bad_row(batch: Any, row: int, problem: RowProblem, data: Bytes, rows: Ints, starts: Ints, lengths: Ints) -> BadRow:
     """Keep a bad row as the JSON of the columns that were read; as the bytes of its texts, a line each, if that is impossible."""
     try:
         raw = json.dumps(batch.slice(row, 1).to_pylist()[0], ensure_ascii=False, default=str).encode()

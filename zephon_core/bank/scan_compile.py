@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import numba
+from numba.extending import intrinsic
 
-__all__ = ["compiled"]
+__all__ = ["compiled", "instruction"]
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -31,11 +32,19 @@ def compiled(function: _F) -> _F:
     The cache lies beside this file; where that can't be written, in the user's cache directory (or `NUMBA_CACHE_DIR`, if
     set); where neither can, each process compiles anew.
     """
-    given = numba.config.CACHE_DIR
-    numba.config.CACHE_DIR = given or _cache_folder()
+    config: Any = numba.config
+    given = config.CACHE_DIR
+    config.CACHE_DIR = given or _cache_folder()
     try:
-        return cast(_F, numba.njit(nogil=True, cache=True)(function))
+        dispatcher: Any = numba.njit(nogil=True, cache=True)(function)
     except RuntimeError:  # no folder that can be written
-        return cast(_F, numba.njit(nogil=True)(function))
+        dispatcher = numba.njit(nogil=True)(function)
     finally:
-        numba.config.CACHE_DIR = given
+        config.CACHE_DIR = given
+    return cast(_F, dispatcher)
+
+
+def instruction(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Make a numba intrinsic of a function (typing context, argument types) -> (signature, code generator)."""
+    made: Callable[..., Any] = intrinsic(function)
+    return made

@@ -13,17 +13,18 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
+from zephon_core.bank.scan_arrays import Bytes, Ints
 from zephon_core.bank.scan_files import NpyWriter, read_npy
 from zephon_core.bank.scan_table import DigestTable
 from zephon_core.errors import InputError
 
 __all__ = ["Distinct", "Dropped"]
 
-_Chunks = Iterator[tuple[np.ndarray[Any, np.dtype[np.uint8]], np.ndarray[Any, np.dtype[np.int64]]]]
+_Chunks = Iterator[tuple[Bytes, Ints]]
 
 _CHUNK = 1 << 16
 _MERGE_BYTES_EACH = 48
@@ -31,19 +32,19 @@ _MERGE_BYTES_EACH = 48
 
 
 class Dropped:
-    """Candidates that turned out to have appeared before: a bit each, and the number of the dropped ones before each word of bits."""
+    """Candidates that turned out to have appeared before: a bit each, and how many there are before each word of bits."""
 
     def __init__(self, candidates: int) -> None:
         self._bits = np.zeros(candidates // 64 + 1, np.uint64)
         self._before = np.zeros(0, np.int64)
         self.count = 0
 
-    def add(self, candidates: np.ndarray[Any, np.dtype[np.int64]]) -> None:
+    def add(self, candidates: Ints) -> None:
         """Drop candidates, each at most once."""
         np.bitwise_or.at(self._bits, candidates >> 6, np.uint64(1) << (candidates & 63).astype(np.uint64))
         self.count += len(candidates)
 
-    def rows(self, candidates: np.ndarray[Any, np.dtype[np.int64]]) -> np.ndarray[Any, np.dtype[np.int64]]:
+    def rows(self, candidates: Ints) -> Ints:
         """Return the rows of candidates that stay: how many that stay come before each. All must have been dropped by now."""
         if not self.count:
             return candidates
@@ -51,9 +52,10 @@ class Dropped:
             self._before = np.cumsum(np.bitwise_count(self._bits), dtype=np.int64) - np.bitwise_count(self._bits)
         word = candidates >> 6
         lower = (np.uint64(1) << (candidates & 63).astype(np.uint64)) - np.uint64(1)
-        return candidates - self._before[word] - np.bitwise_count(self._bits[word] & lower)
+        rows: Ints = candidates - self._before[word] - np.bitwise_count(self._bits[word] & lower)
+        return rows
 
-    def kept(self, start: int, stop: int) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    def kept(self, start: int, stop: int) -> npt.NDArray[np.bool_]:
         """Tell for candidates start to stop whether they stay; start is a multiple of 64."""
         bits = self._bits[start // 64 : -(-stop // 64)].view(np.uint8)
         return ~np.unpackbits(bits, count=stop - start, bitorder="little").astype(np.bool_)
@@ -88,7 +90,7 @@ class Distinct:
         """How often the table was full."""
         return len(self._runs)
 
-    def admit(self, digests: np.ndarray[Any, np.dtype[np.uint8]]) -> np.ndarray[Any, np.dtype[np.int64]]:
+    def admit(self, digests: Bytes) -> Ints:
         """Return the indices of the digests that become candidates, ascending. digests: uint8 [n, 20]."""
         new = np.empty(len(digests), np.int64)
         at = found = 0
@@ -131,7 +133,10 @@ class Distinct:
     def _spill(self) -> None:
         number = len(self._runs)
         run = _Run(
-            self._scratch / f"run-{number}.digests", self._scratch / f"run-{number}.numbers", self._first_candidate, self._table.count
+            self._scratch / f"run-{number}.digests",
+            self._scratch / f"run-{number}.numbers",
+            self._first_candidate,
+            self._table.count,
         )
         with run.digests.open("wb", buffering=1 << 20) as digests, run.numbers.open("wb", buffering=1 << 20) as numbers:
             for some_digests, some_numbers in self._table.sorted_chunks():
@@ -161,7 +166,9 @@ class Distinct:
                     before = table.count
                     at, added = table.insert(digests, 0, new)
                     if at < count:
-                        raise InputError("texts", "have SHA-1 digests that crowd into one place", remedy="Look for texts made to collide.")
+                        raise InputError(
+                            "texts", "have SHA-1 digests that crowd into one place", remedy="Look for texts made to collide."
+                        )
                     first_candidates[before : before + added] = candidates[new[:added]]
                     dropped.add(np.delete(candidates, new[:added]))
             for some_digests, numbers in table.sorted_chunks():

@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
+from zephon_core.bank.scan_arrays import Bytes, Ints
 from zephon_core.bank.scan_compile import compiled
 from zephon_core.bank.scan_distinct import Dropped
 from zephon_core.bank.scan_files import NpyWriter, read_npy
@@ -18,7 +20,7 @@ _CHUNK_TEXTS = 1 << 16
 _CHUNK_BYTES = 8 << 20
 
 
-def drop_texts(directory: Path, scratch: Path, candidates: int, dropped: Dropped) -> tuple[np.ndarray[Any, np.dtype[np.int64]], np.ndarray[Any, np.dtype[np.int64]]]:
+def drop_texts(directory: Path, scratch: Path, candidates: int, dropped: Dropped) -> tuple[Ints, Ints]:
     """Rewrite texts.jsonl, text_offsets.npy and kinds.npy of `directory` without the dropped candidates.
 
     Returns the kind and the length in bytes (unescaped) of each dropped text, int64.
@@ -57,7 +59,7 @@ def drop_texts(directory: Path, scratch: Path, candidates: int, dropped: Dropped
     return np.concatenate(gone_kinds), np.concatenate(gone_lengths)
 
 
-def _portions(offsets: np.ndarray[Any, np.dtype[np.int64]]) -> list[tuple[int, int]]:
+def _portions(offsets: Ints) -> list[tuple[int, int]]:
     """Cut lines into stretches of at most about _CHUNK_BYTES."""
     portions = []
     begin = 0
@@ -70,7 +72,7 @@ def _portions(offsets: np.ndarray[Any, np.dtype[np.int64]]) -> list[tuple[int, i
 
 
 @compiled
-def _compact(data: np.ndarray[Any, Any], offsets: np.ndarray[Any, Any], kept: np.ndarray[Any, Any], lengths: np.ndarray[Any, Any]) -> int:
+def _compact(data: Bytes, offsets: Ints, kept: npt.NDArray[Any], lengths: Ints) -> int:
     """Close the gaps of lines that aren't kept, noting how long their texts were; return the bytes left."""
     at = 0
     first = offsets[0]

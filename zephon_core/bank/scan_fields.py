@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from zephon_core.bank.scan_arrays import Bytes, Ints
 from zephon_core.bank.specs import FieldSpec
 from zephon_core.errors import SpecError
 
@@ -34,18 +35,18 @@ class FieldNode:
 class FieldTable:
     """All wanted places of a row.
 
-    root: the same as a tree. kinds: kind of each field, as an index into kind_names. nodes: int64 [n, 3] (kind; field of a leaf, element
-    node of a list, first child of an object; number of children). children: int64 [m, 3] (node, start and length of its name in names).
-    names: uint8, UTF-8 of all names. depth: containers that the deepest path opens.
+    root: the same as a tree. kinds: kind of each field, as an index into kind_names. nodes: [n, 3] (kind; field of a leaf, element
+    node of a list, first child of an object; number of children). children: [m, 3] (node, start and length of its name in names).
+    names: UTF-8 of all names. depth: containers that the deepest path opens.
     """
 
     root: FieldNode
     paths: tuple[str, ...]
     kind_names: tuple[str, ...]
-    kinds: np.ndarray[Any, np.dtype[np.uint8]]
-    nodes: np.ndarray[Any, np.dtype[np.int64]]
-    children: np.ndarray[Any, np.dtype[np.int64]]
-    names: np.ndarray[Any, np.dtype[np.uint8]]
+    kinds: Bytes
+    nodes: Ints
+    children: Ints
+    names: Bytes
     depth: int
 
 
@@ -79,7 +80,9 @@ def _add(root: FieldNode, path: str, number: int) -> None:
             else:
                 node.children[step] = child
         elif child.kind != kind or kind == LEAF:
-            raise SpecError("fields", f"{path!r} contradicts or repeats another field path", remedy="Name each place of a row once.")
+            raise SpecError(
+                "fields", f"{path!r} contradicts or repeats another field path", remedy="Name each place of a row once."
+            )
         node = child
     node.field = number
 

@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
+from zephon_core.bank.scan_arrays import Bytes, Ints
 from zephon_core.bank.scan_compile import compiled
 from zephon_core.bank.scan_parse import ParsedBlock
 from zephon_core.bank.scan_simd import byte_at, copy_64, string_mask, trailing_zeros
@@ -31,7 +33,7 @@ class NpyWriter:
         self._file.write(bytes(_HEADER_BYTES))
         self.rows = 0
 
-    def append(self, values: np.ndarray[Any, Any]) -> None:
+    def append(self, values: npt.NDArray[Any]) -> None:
         """Append rows, cast to the file's type."""
         self._file.write(np.ascontiguousarray(values, self.dtype).data)
         self.rows += len(values)
@@ -47,7 +49,7 @@ class NpyWriter:
         self._file.close()
 
 
-def read_npy(path: Path, start: int, count: int, dtype: Any, columns: int = 1) -> np.ndarray[Any, Any]:
+def read_npy(path: Path, start: int, count: int, dtype: Any, columns: int = 1) -> npt.NDArray[Any]:
     """Read `count` rows from row `start` on of an .npy file that NpyWriter wrote: one dimension, or [count, columns]."""
     width = np.dtype(dtype).itemsize * columns
     values = np.fromfile(path, dtype, count * columns, offset=_HEADER_BYTES + start * width)
@@ -57,7 +59,7 @@ def read_npy(path: Path, start: int, count: int, dtype: Any, columns: int = 1) -
 class TextWriter:
     """texts.jsonl with its line offsets and kinds, one line a text, escaped as `json.dumps(text, ensure_ascii=False)` does."""
 
-    def __init__(self, directory: Path, kinds: np.ndarray[Any, np.dtype[np.uint8]]) -> None:
+    def __init__(self, directory: Path, kinds: Bytes) -> None:
         self._kinds_of_fields = kinds
         self._file = (directory / "texts.jsonl").open("wb", buffering=0)
         self._kinds = NpyWriter(directory / "kinds.npy", np.uint8)
@@ -66,7 +68,7 @@ class TextWriter:
         self._bytes = 0
         self._out = np.empty(_WRITE_BYTES, np.uint8)
 
-    def write(self, block: ParsedBlock, chosen: np.ndarray[Any, np.dtype[np.int64]]) -> None:
+    def write(self, block: ParsedBlock, chosen: Ints) -> None:
         """Append the texts of a block whose indices are `chosen`."""
         ends = np.empty(len(chosen), np.int64)
         begin = 0
@@ -94,7 +96,7 @@ class TextWriter:
 
 
 @compiled
-def _escaped_bytes(data: np.ndarray[Any, Any], start: int, length: int) -> int:
+def _escaped_bytes(data: Bytes, start: int, length: int) -> int:
     size = length
     for i in range(start, start + length):
         byte = byte_at(data, i)
@@ -111,7 +113,7 @@ def _hex_character(value: int) -> int:
 
 
 @compiled
-def _write_escape(out: np.ndarray[Any, Any], at: int, byte: int) -> int:
+def _write_escape(out: Bytes, at: int, byte: int) -> int:
     out[at] = 0x5C
     short = 0
     if byte == 0x22 or byte == 0x5C:
@@ -139,13 +141,13 @@ def _write_escape(out: np.ndarray[Any, Any], at: int, byte: int) -> int:
 
 @compiled
 def _write_lines(
-    data: np.ndarray[Any, Any],
-    starts: np.ndarray[Any, Any],
-    lengths: np.ndarray[Any, Any],
-    chosen: np.ndarray[Any, Any],
+    data: Bytes,
+    starts: Ints,
+    lengths: Ints,
+    chosen: Ints,
     begin: int,
-    out: np.ndarray[Any, Any],
-    ends: np.ndarray[Any, Any],
+    out: Bytes,
+    ends: Ints,
 ) -> int:
     """Write the chosen texts from number `begin` on to out[0:], until it might overflow; note where each line ends.
 

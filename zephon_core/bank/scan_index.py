@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
+from zephon_core.bank.scan_arrays import Bytes
 from zephon_core.bank.scan_compile import compiled
 from zephon_core.bank.scan_files import read_npy
 
@@ -20,7 +22,7 @@ _ENTRY_BYTES = 66
 
 
 def write_index_file(directory: Path, path: Path) -> None:
-    """Write the index of the scan in `directory`, some million rows at a time: each takes one pass over digests.npy and rows.npy."""
+    """Write the index of the scan in `directory`, some million rows at a time: each time is a pass over digests.npy."""
     rows = np.load(directory / "rows.npy", mmap_mode="r")
     total, width = len(rows), rows.dtype
     del rows
@@ -37,7 +39,7 @@ def write_index_file(directory: Path, path: Path) -> None:
         file.write(b"}")
 
 
-def _digests_of_rows(directory: Path, first: int, count: int, total: int, width: Any) -> np.ndarray[Any, np.dtype[np.uint8]]:
+def _digests_of_rows(directory: Path, first: int, count: int, total: int, width: Any) -> Bytes:
     """Return the digests of rows first to first + count, in row order: uint8 [count, 20]."""
     found = np.empty((count, 20), np.uint8)
     for rows, digests in _chunks(directory, total, width):
@@ -46,7 +48,7 @@ def _digests_of_rows(directory: Path, first: int, count: int, total: int, width:
     return found
 
 
-def _chunks(directory: Path, total: int, width: Any) -> Iterator[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]:
+def _chunks(directory: Path, total: int, width: Any) -> Iterator[tuple[npt.NDArray[Any], npt.NDArray[Any]]]:
     for start in range(0, total, _CHUNK):
         count = min(_CHUNK, total - start)
         rows = read_npy(directory / "rows.npy", start, count, width).astype(np.int64)
@@ -54,7 +56,7 @@ def _chunks(directory: Path, total: int, width: Any) -> Iterator[tuple[np.ndarra
 
 
 @compiled
-def _format(digests: np.ndarray[Any, Any], first_row: int, out: np.ndarray[Any, Any]) -> int:
+def _format(digests: Bytes, first_row: int, out: Bytes) -> int:
     """Write `"<40 hex digits>": <row>, ` for each digest; return the bytes written."""
     at = 0
     for i in range(len(digests)):

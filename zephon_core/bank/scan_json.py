@@ -11,10 +11,7 @@ per second" (2019); there is no structural index, since most bytes of a row of t
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
-
+from zephon_core.bank.scan_arrays import Bytes, Ints
 from zephon_core.bank.scan_compile import compiled
 from zephon_core.bank.scan_fields import LEAF, LIST, OBJECT
 from zephon_core.bank.scan_simd import byte_at, copy_64, half_at, high_mask, newline_mask, string_mask, trailing_zeros
@@ -24,7 +21,7 @@ from zephon_core.readers.rows import MAX_DEPTH
 __all__ = ["LINES", "POSITION", "REFUSED", "ROWS", "SCRATCH", "TEXTS", "parse_rows"]
 
 POSITION, LINES, ROWS, TEXTS, REFUSED, SCRATCH = range(6)
-"""Places in the state of `parse_rows`: where to go on, lines, rows, texts and refused rows so far, end of the scratch space in use."""
+"""Places in the state of `parse_rows`: where to go on; lines, rows, texts and refused rows so far; end of used scratch space."""
 
 _QUOTE, _BACKSLASH, _COMMA, _COLON, _NEWLINE = 0x22, 0x5C, 0x2C, 0x3A, 0x0A
 _OPEN_BRACE, _CLOSE_BRACE, _OPEN_BRACKET, _CLOSE_BRACKET = 0x7B, 0x7D, 0x5B, 0x5D
@@ -33,7 +30,7 @@ _REFUSE, _NO_ROOM = -1, -2
 
 
 @compiled
-def _skip_space(data: np.ndarray[Any, Any], i: int) -> int:
+def _skip_space(data: Bytes, i: int) -> int:
     """Pass blanks, tabs and carriage returns; a line feed ends the row and stays."""
     byte = byte_at(data, i)
     while byte == 0x20 or byte == 0x09 or byte == 0x0D:
@@ -51,7 +48,7 @@ def _hex_digit(byte: int) -> int:
 
 
 @compiled
-def _code_unit(data: np.ndarray[Any, Any], i: int) -> int:
+def _code_unit(data: Bytes, i: int) -> int:
     """Return the value of the four hexadecimal digits at i, or -1."""
     value = 0
     for k in range(4):
@@ -63,8 +60,8 @@ def _code_unit(data: np.ndarray[Any, Any], i: int) -> int:
 
 
 @compiled
-def _string_end(data: np.ndarray[Any, Any], i: int) -> tuple[int, bool]:
-    """Return the place of the closing quote of the string whose first byte is at i, and whether it has escapes; -1 if it is broken."""
+def _string_end(data: Bytes, i: int) -> tuple[int, bool]:
+    """Return where the string whose first byte is at i has its closing quote, and whether it has escapes; -1 if it is broken."""
     start = i
     high = 0
     escaped = False
@@ -100,7 +97,11 @@ def _string_end(data: np.ndarray[Any, Any], i: int) -> tuple[int, bool]:
 @compiled
 def _escaped_byte(kind: int) -> int:
     """Return the byte that backslash and `kind` stand for, or -1."""
-    if kind == _QUOTE or kind == _BACKSLASH or kind == 0x2F:
+    if kind == _QUOTE:
+        return kind
+    if kind == _BACKSLASH:
+        return kind
+    if kind == 0x2F:
         return kind
     if kind == 0x6E:
         return 0x0A
@@ -116,7 +117,7 @@ def _escaped_byte(kind: int) -> int:
 
 
 @compiled
-def _write_utf8(data: np.ndarray[Any, Any], at: int, code: int) -> int:
+def _write_utf8(data: Bytes, at: int, code: int) -> int:
     if code < 0x80:
         data[at] = code
         return at + 1
@@ -137,8 +138,8 @@ def _write_utf8(data: np.ndarray[Any, Any], at: int, code: int) -> int:
 
 
 @compiled
-def _unescape(data: np.ndarray[Any, Any], i: int, end: int, at: int) -> int:
-    """Write the string data[i:end], whose escapes are known to be well formed, to `at` on; return its end, or -1 at a lone surrogate."""
+def _unescape(data: Bytes, i: int, end: int, at: int) -> int:
+    """Write the string data[i:end], whose escapes are well formed, to `at` on; return its end there, or -1 at a lone surrogate."""
     while i < end:
         copy_64(data, at, data, i)
         run = min(trailing_zeros(string_mask(data, i)), end - i)
@@ -167,7 +168,7 @@ def _unescape(data: np.ndarray[Any, Any], i: int, end: int, at: int) -> int:
 
 
 @compiled
-def _skip_number(data: np.ndarray[Any, Any], i: int) -> int:
+def _skip_number(data: Bytes, i: int) -> int:
     if byte_at(data, i) == 0x2D:
         i += 1
     if byte_at(data, i) == 0x30:
@@ -198,7 +199,7 @@ def _skip_number(data: np.ndarray[Any, Any], i: int) -> int:
 
 
 @compiled
-def _skip_name(data: np.ndarray[Any, Any], i: int) -> int:
+def _skip_name(data: Bytes, i: int) -> int:
     """Pass blanks, a name and its colon; -1 if something else is there."""
     i = _skip_space(data, i)
     if byte_at(data, i) != _QUOTE:
@@ -211,7 +212,7 @@ def _skip_name(data: np.ndarray[Any, Any], i: int) -> int:
 
 
 @compiled
-def _skip_value(data: np.ndarray[Any, Any], i: int, depth: int, in_object: np.ndarray[Any, Any]) -> int:
+def _skip_value(data: Bytes, i: int, depth: int, in_object: Bytes) -> int:
     """Pass one value that nobody wants, inside `depth` open containers; return where it ends, or -1 if it is broken."""
     outer = depth
     while True:
@@ -222,7 +223,7 @@ def _skip_value(data: np.ndarray[Any, Any], i: int, depth: int, in_object: np.nd
             if i < 0:
                 return -1
             i += 1
-        elif byte == _OPEN_BRACE or byte == _OPEN_BRACKET:
+        elif byte | 0x20 == _OPEN_BRACE:  # the bracket too
             depth += 1
             if depth > MAX_DEPTH:
                 return -1
@@ -264,7 +265,7 @@ def _skip_value(data: np.ndarray[Any, Any], i: int, depth: int, in_object: np.nd
 
 
 @compiled
-def _find_child(data: np.ndarray[Any, Any], start: int, end: int, first: int, count: int, children: np.ndarray[Any, Any], names: np.ndarray[Any, Any]) -> int:
+def _find_child(data: Bytes, start: int, end: int, first: int, count: int, children: Ints, names: Bytes) -> int:
     """Return the number among an object's wanted names of the name data[start:end], or -1."""
     for child in range(count):
         if children[first + child, 2] == end - start:
@@ -279,17 +280,17 @@ def _find_child(data: np.ndarray[Any, Any], start: int, end: int, first: int, co
 
 @compiled
 def _parse_row(
-    data: np.ndarray[Any, Any],
+    data: Bytes,
     i: int,
-    nodes: np.ndarray[Any, Any],
-    children: np.ndarray[Any, Any],
-    names: np.ndarray[Any, Any],
-    stack: np.ndarray[Any, Any],
-    in_object: np.ndarray[Any, Any],
-    starts: np.ndarray[Any, Any],
-    lengths: np.ndarray[Any, Any],
-    fields: np.ndarray[Any, Any],
-    state: np.ndarray[Any, Any],
+    nodes: Ints,
+    children: Ints,
+    names: Bytes,
+    stack: Ints,
+    in_object: Bytes,
+    starts: Ints,
+    lengths: Ints,
+    fields: Bytes,
+    state: Ints,
 ) -> int:
     """Parse the row whose first byte is at i and note its wanted strings; return its end, `_REFUSE` or `_NO_ROOM`."""
     texts = state[TEXTS]
@@ -389,7 +390,7 @@ def _parse_row(
 
 
 @compiled
-def _order_by_field(starts: np.ndarray[Any, Any], lengths: np.ndarray[Any, Any], fields: np.ndarray[Any, Any], first: int, end: int) -> bool:
+def _order_by_field(starts: Ints, lengths: Ints, fields: Bytes, first: int, end: int) -> bool:
     """Sort a row's texts by field, keeping the order within each; False if there is no room beyond `end` to do it in."""
     ordered = True
     last = 0
@@ -417,27 +418,27 @@ def _order_by_field(starts: np.ndarray[Any, Any], lengths: np.ndarray[Any, Any],
 
 @compiled
 def parse_rows(
-    data: np.ndarray[Any, Any],
+    data: Bytes,
     end: int,
-    nodes: np.ndarray[Any, Any],
-    children: np.ndarray[Any, Any],
-    names: np.ndarray[Any, Any],
-    stack: np.ndarray[Any, Any],
-    in_object: np.ndarray[Any, Any],
+    nodes: Ints,
+    children: Ints,
+    names: Bytes,
+    stack: Ints,
+    in_object: Bytes,
     max_row_bytes: int,
-    starts: np.ndarray[Any, Any],
-    lengths: np.ndarray[Any, Any],
-    fields: np.ndarray[Any, Any],
-    refused: np.ndarray[Any, Any],
-    state: np.ndarray[Any, Any],
+    starts: Ints,
+    lengths: Ints,
+    fields: Bytes,
+    refused: Ints,
+    state: Ints,
 ) -> bool:
     """Parse the lines of data[state[POSITION]:end]; False if an output is full: enlarge it and call again, with the same state.
 
-    data: uint8; whole lines, then PADDING line feeds at `end`, then as many bytes of scratch space as there are bytes of lines, and
-    PADDING more; state[SCRATCH] is where the scratch space begins. nodes, children, names: a `FieldTable`. stack: int64 [depth + 1, 2];
-    in_object: uint8 [MAX_DEPTH + 1]; both for use in here. starts, lengths: int64, fields: uint8: the wanted strings, unescaped
-    but not stripped, as spans of `data`, in the order of rows and within a row of fields. refused: int64 [rows, 4]: start and end
-    in `data`, line in the block, texts before it.
+    data: whole lines, then PADDING line feeds at `end`, then as many bytes of scratch space as there are bytes of lines, and
+    PADDING more; state[SCRATCH] is where the scratch space begins. nodes, children, names: a `FieldTable`. stack: [depth + 1, 2]
+    and in_object: [MAX_DEPTH + 1], for use in here. starts, lengths, fields: the wanted strings, unescaped but not stripped, as
+    spans of `data`, in the order of rows and within a row of fields. refused: [rows, 4], start and end in `data`, line in the
+    block, texts before it.
     """
     i = state[POSITION]
     while i < end:

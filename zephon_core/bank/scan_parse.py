@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
+from zephon_core.bank.scan_arrays import Bytes, Ints
 from zephon_core.bank.scan_fields import FieldTable
 from zephon_core.bank.scan_json import LINES, POSITION, REFUSED, ROWS, SCRATCH, TEXTS, parse_rows
 from zephon_core.bank.scan_reference import line_texts
@@ -24,7 +24,7 @@ _KEPT_TEXTS = 1 << 17
 
 @dataclass(frozen=True)
 class BadRow:
-    """A row that is set aside. row: from 1 in its block. raw: its bytes, or the first of them. length: of the whole row in bytes."""
+    """A row that is set aside. row: from 1 in its block. raw: its bytes, or the first of them. length: of all of them."""
 
     row: int
     byte_offset: int | None
@@ -41,11 +41,11 @@ class ParsedBlock:
     fields: uint8 [n]. digests: uint8 [n, 20]. rows: how many, bad ones included. lines: how far row numbers advance.
     """
 
-    data: np.ndarray[Any, np.dtype[np.uint8]]
-    starts: np.ndarray[Any, np.dtype[np.int64]]
-    lengths: np.ndarray[Any, np.dtype[np.int64]]
-    fields: np.ndarray[Any, np.dtype[np.uint8]]
-    digests: np.ndarray[Any, np.dtype[np.uint8]]
+    data: Bytes
+    starts: Ints
+    lengths: Ints
+    fields: Bytes
+    digests: Bytes
     rows: int
     lines: int
     stored_bytes: int
@@ -107,7 +107,7 @@ def parse_long_line(line: LongLine, max_row_bytes: int) -> ParsedBlock:
 
 
 def parse_lines(block: LineBlock, table: FieldTable, max_row_bytes: int, buffers: Buffers) -> ParsedBlock:
-    """Parse the lines of a block whose buffer comes from `buffers.allocate`; rows that the fast parser refuses go to the reference."""
+    """Parse the lines of a block whose buffer `buffers` allocated; rows that the fast parser refuses go to the reference."""
     data = np.frombuffer(block.buffer, np.uint8)
     end = block.end
     data[end : end + PADDING] = 0x0A
@@ -170,7 +170,7 @@ def _enlarge(records: _Records, texts: int, refused: int) -> None:
 
 
 def _judge_refused(
-    parsed: ParsedBlock, records: _Records, block: LineBlock, table: FieldTable, max_row_bytes: int, state: np.ndarray[Any, Any]
+    parsed: ParsedBlock, records: _Records, block: LineBlock, table: FieldTable, max_row_bytes: int, state: Ints
 ) -> int:
     """Give refused rows to the reference and put the texts that it finds in their places; return how many texts there are now."""
     count = int(state[TEXTS])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
@@ -87,12 +87,16 @@ def _batch_tasks(spec: ScanSpec, table: FieldTable, source: Source) -> Iterator[
     from zephon_core.readers.parquet import iter_parquet
 
     limit = spec.max_row_bytes
-    parts = iter_parquet(source, paths=table.paths, max_row_bytes=limit) if source.format == "parquet" else iter_arrow(source, paths=table.paths)
+    parts = (
+        iter_parquet(source, paths=table.paths, max_row_bytes=limit)
+        if source.format == "parquet"
+        else iter_arrow(source, paths=table.paths)
+    )
     for part in parts:
         yield partial(parse_batch, part, table, limit, source.url)
 
 
-def _read_ahead(items: Iterator[_T], depth: int) -> Iterator[_T]:
+def _read_ahead(items: Iterator[_T], depth: int) -> Generator[_T, None, None]:
     """Run an iterator in a thread of its own, at most `depth` items ahead; its exception comes out in its place."""
     ready: queue.Queue[tuple[_T | None, BaseException | None]] = queue.Queue(depth)
     stopped = threading.Event()

@@ -1,4 +1,4 @@
-"""Which texts a row holds, in plain Python: the meaning that the fast path must reproduce, and the judge of every row it refuses."""
+"""Which texts a row holds, in plain Python: the meaning that the fast path must reproduce, and the judge of what it refuses."""
 
 from __future__ import annotations
 

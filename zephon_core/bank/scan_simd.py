@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from llvmlite import ir
+from llvmlite import ir  # type: ignore[import-untyped]
 from numba import types
 from numba.core import cgutils
-from numba.extending import intrinsic
+
+from zephon_core.bank.scan_compile import instruction
 
 __all__ = [
     "PADDING",
@@ -65,25 +66,25 @@ def _integer_load(bits: int) -> Callable[..., Any]:
     return typed
 
 
-@intrinsic
+@instruction
 def byte_at(typing_context: Any, data: Any, index: Any) -> Any:
     """data[index] of a uint8 array as int64, without the sign and bounds handling of Python's indexing."""
     return _integer_load(8)(typing_context, data, index)
 
 
-@intrinsic
+@instruction
 def half_at(typing_context: Any, data: Any, index: Any) -> Any:
-    """The four bytes from index on, as a little-endian unsigned number in an int64."""
+    """Load the four bytes from index on, as a little-endian unsigned number in an int64."""
     return _integer_load(32)(typing_context, data, index)
 
 
-@intrinsic
+@instruction
 def word_at(typing_context: Any, data: Any, index: Any) -> Any:
-    """The eight bytes from index on, as the bits of a little-endian int64."""
+    """Load the eight bytes from index on, as the bits of a little-endian int64."""
     return _integer_load(64)(typing_context, data, index)
 
 
-@intrinsic
+@instruction
 def string_mask(typing_context: Any, data: Any, index: Any) -> Any:
     """Bit k is set where data[index + k] ends a run of plain string bytes: a quote, a backslash, or a control character."""
 
@@ -97,7 +98,7 @@ def string_mask(typing_context: Any, data: Any, index: Any) -> Any:
     return types.int64(data, types.int64), generate
 
 
-@intrinsic
+@instruction
 def high_mask(typing_context: Any, data: Any, index: Any) -> Any:
     """Bit k is set where data[index + k] is no ASCII byte."""
 
@@ -108,7 +109,7 @@ def high_mask(typing_context: Any, data: Any, index: Any) -> Any:
     return types.int64(data, types.int64), generate
 
 
-@intrinsic
+@instruction
 def newline_mask(typing_context: Any, data: Any, index: Any) -> Any:
     """Bit k is set where data[index + k] is a line feed."""
 
@@ -119,7 +120,7 @@ def newline_mask(typing_context: Any, data: Any, index: Any) -> Any:
     return types.int64(data, types.int64), generate
 
 
-@intrinsic
+@instruction
 def copy_64(typing_context: Any, target: Any, at: Any, source: Any, index: Any) -> Any:
     """target[at:at+64] = source[index:index+64]."""
 
@@ -131,7 +132,7 @@ def copy_64(typing_context: Any, target: Any, at: Any, source: Any, index: Any) 
     return types.void(target, types.int64, source, types.int64), generate
 
 
-@intrinsic
+@instruction
 def trailing_zeros(typing_context: Any, mask: Any) -> Any:
     """Position of the lowest set bit; 64 if there is none."""
 
@@ -141,9 +142,9 @@ def trailing_zeros(typing_context: Any, mask: Any) -> Any:
     return types.int64(types.int64), generate
 
 
-@intrinsic
+@instruction
 def big_endian_at(typing_context: Any, data: Any, index: Any) -> Any:
-    """The eight bytes from index on, as the bits of a big-endian int64."""
+    """Load the eight bytes from index on, as the bits of a big-endian int64."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.bswap(_load(context, builder, signature, args, _I64))
@@ -151,7 +152,7 @@ def big_endian_at(typing_context: Any, data: Any, index: Any) -> Any:
     return types.int64(data, types.int64), generate
 
 
-@intrinsic
+@instruction
 def prefetch_row(typing_context: Any, table: Any, row: Any) -> Any:
     """Ask for the cache line of table[row] (first dimension, C order) to be there when it will be read."""
 
@@ -160,8 +161,9 @@ def prefetch_row(typing_context: Any, table: Any, row: Any) -> Any:
         stride = builder.extract_value(array.strides, 0)
         pointer = _pointer(context, builder, signature.args[0], args[0], builder.mul(args[1], stride))
         i32 = ir.IntType(32)
+        insert: Any = cgutils.get_or_insert_function
         kind = ir.FunctionType(ir.VoidType(), [cgutils.voidptr_t, i32, i32, i32])
-        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+        function = insert(builder.module, kind, "llvm.prefetch.p0")
         builder.call(function, [pointer, ir.Constant(i32, 1), ir.Constant(i32, 3), ir.Constant(i32, 1)])
         return context.get_dummy_value()
 

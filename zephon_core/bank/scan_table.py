@@ -1,10 +1,10 @@
 """Which digests are new: a hash table that keeps its digests nearly sorted.
 
-A digest's home is its leading 32 bits scaled to the table's capacity (or what follows the leading bits that all its digests share), so slots are in the order of digests but for collisions,
-which linear probing resolves within a few slots. Hence growing a table, and reading it in sorted order, are sequential passes; and
-merging sorted runs needs nothing but inserting them.
+A digest's home is its leading 32 bits (less those that all digests share) scaled to the table's capacity, so slots are in the order
+of digests but for collisions, which linear probing resolves within a few slots. Hence growing a table, and reading it in sorted
+order, are sequential passes; and merging sorted runs needs nothing but inserting them.
 
-A slot is three int64: the digest's bytes 0–7 and 8–15, big-endian, and then bytes 16–19 above the number of the digest plus one.
+A slot is three int64: the digest's bytes 0 to 7 and 8 to 15, big-endian, then bytes 16 to 19 above the digest's number plus one.
 Zero in that lower half means empty.
 """
 
@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from zephon_core.bank.scan_arrays import Bytes, Ints
 from zephon_core.bank.scan_compile import compiled
 from zephon_core.bank.scan_simd import big_endian_at, prefetch_row
 
@@ -53,11 +54,11 @@ class DigestTable:
         """Memory that a table for so many digests needs."""
         return (int(digests / _LOAD * 1.26) + _SPARE_SLOTS + (1 << 10)) * SLOT_BYTES
 
-    def insert(self, digests: np.ndarray[Any, np.dtype[np.uint8]], begin: int, new: np.ndarray[Any, np.dtype[np.int64]]) -> tuple[int, int]:
+    def insert(self, digests: Bytes, begin: int, new: Ints) -> tuple[int, int]:
         """Add digests[begin:] in order, until the table is full.
 
-        digests: uint8 [n, 20], and 4 readable bytes after it. new: int64 [n], receives the indices of the digests not met before, which
-        get the numbers count, count + 1, … in that order. Returns (index of the first digest not looked at, how many were new).
+        digests: [n, 20]. new: [n], receives the indices of the digests not met before, which get the numbers count, count + 1, …
+        in that order. Returns (index of the first digest not looked at, how many were new).
         """
         found = 0
         while True:
@@ -99,7 +100,7 @@ def _growth(largest: int) -> list[int]:
     return sizes[::-1]
 
 
-def _new_slots(capacity: int) -> tuple[np.ndarray[Any, np.dtype[np.int64]], int]:
+def _new_slots(capacity: int) -> tuple[Ints, int]:
     return np.zeros((capacity + _SPARE_SLOTS, 3), np.int64), capacity
 
 
@@ -110,14 +111,14 @@ def _home(first: int, capacity: int, bits: int) -> int:
 
 @compiled
 def _insert(
-    slots: np.ndarray[Any, Any],
+    slots: Ints,
     capacity: int,
     bits: int,
-    digests: np.ndarray[Any, Any],
+    digests: Bytes,
     begin: int,
     number: int,
     limit: int,
-    new: np.ndarray[Any, Any],
+    new: Ints,
 ) -> tuple[int, int]:
     flat = digests.reshape(digests.size)
     added = 0
@@ -149,7 +150,7 @@ def _insert(
 
 
 @compiled
-def _reinsert(old: np.ndarray[Any, Any], slots: np.ndarray[Any, Any], capacity: int, bits: int) -> bool:
+def _reinsert(old: Ints, slots: Ints, capacity: int, bits: int) -> bool:
     for i in range(len(old)):
         if old[i, 2] & 0xFFFFFFFF == 0:
             continue
@@ -165,7 +166,7 @@ def _reinsert(old: np.ndarray[Any, Any], slots: np.ndarray[Any, Any], capacity: 
 
 
 @compiled
-def _less(a0: int, a1: int, a2: int, b0: int, b1: int, b2: int) -> bool:
+def _less(a0: Any, a1: Any, a2: Any, b0: Any, b1: Any, b2: Any) -> Any:
     """Compare two digests as bytes: the words are unsigned, hence the flipped signs."""
     if a0 != b0:
         return a0 ^ _LOWEST < b0 ^ _LOWEST
@@ -175,8 +176,8 @@ def _less(a0: int, a1: int, a2: int, b0: int, b1: int, b2: int) -> bool:
 
 
 @compiled
-def _sort(slots: np.ndarray[Any, Any]) -> None:
-    """Insertion sort; a digest moves only within its run of full slots, which is short."""
+def _sort(slots: Ints) -> None:
+    """Sort by insertion; a digest moves only within its run of full slots, which is short."""
     for i in range(1, len(slots)):
         a0, a1, a2 = slots[i, 0], slots[i, 1], slots[i, 2]
         if a2 & 0xFFFFFFFF == 0:
@@ -196,7 +197,7 @@ def _sort(slots: np.ndarray[Any, Any]) -> None:
 
 
 @compiled
-def _collect(slots: np.ndarray[Any, Any], slot: int, digests: np.ndarray[Any, Any], numbers: np.ndarray[Any, Any]) -> tuple[int, int]:
+def _collect(slots: Ints, slot: int, digests: Bytes, numbers: Ints) -> tuple[int, int]:
     count = 0
     while slot < len(slots) and count < len(digests):
         tail = slots[slot, 2]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
+from zephon_core.bank.scan_arrays import Bytes, Ints
 from zephon_core.bank.scan_fields import FieldTable
 from zephon_core.bank.specs import OnBadRow, ScanSpec
 from zephon_core.readers.rows import Origin, row_error
@@ -44,7 +45,7 @@ class Tally:
         self._text_bytes = self._distinct_bytes = self._longest_bytes = 0
         self._bins = np.zeros(_BINS, np.int64)
 
-    def add(self, source: int, block: ParsedBlock, chosen: np.ndarray[Any, np.dtype[np.int64]]) -> None:
+    def add(self, source: int, block: ParsedBlock, chosen: Ints) -> None:
         """Count a block of a source, of whose texts `chosen` are taken for new."""
         self.lines[source] += block.lines
         self.rows += block.rows
@@ -58,11 +59,11 @@ class Tally:
         self._text_bytes += int(block.lengths.sum())
         self._count(self._table.kinds[block.fields[chosen]], block.lengths[chosen], 1)
 
-    def drop(self, kinds: np.ndarray[Any, np.dtype[np.int64]], lengths: np.ndarray[Any, np.dtype[np.int64]]) -> None:
+    def drop(self, kinds: Ints, lengths: Ints) -> None:
         """Take back texts that were taken for new and were not."""
         self._count(kinds, lengths, -1)
 
-    def _count(self, kinds: np.ndarray[Any, Any], lengths: np.ndarray[Any, np.dtype[np.int64]], sign: int) -> None:
+    def _count(self, kinds: Bytes | Ints, lengths: Ints, sign: int) -> None:
         self._kinds += sign * np.bincount(kinds, minlength=len(self._kinds))
         self._distinct_bytes += sign * int(lengths.sum())
         # frexp's exponent of n is the number of bits of n, exact below 2**53.

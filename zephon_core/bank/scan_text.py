@@ -5,10 +5,7 @@ Everything here reads uint8 buffers that have `PADDING` spare bytes at their end
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
-
+from zephon_core.bank.scan_arrays import Bytes, Ints
 from zephon_core.bank.scan_compile import compiled
 from zephon_core.bank.scan_simd import byte_at, half_at, high_mask, trailing_zeros
 
@@ -16,7 +13,7 @@ __all__ = ["bad_texts", "strip_texts", "valid_utf8"]
 
 
 @compiled
-def valid_utf8(data: np.ndarray[Any, Any], start: int, end: int) -> bool:
+def valid_utf8(data: Bytes, start: int, end: int) -> bool:
     """Tell whether data[start:end] is UTF-8 as Python's strict decoder has it: shortest forms, no surrogates, up to U+10FFFF."""
     i = start
     while i < end:
@@ -49,7 +46,7 @@ def _is_ascii_space(byte: int) -> bool:
 
 @compiled
 def _is_wide_space(first: int, second: int, third: int) -> bool:
-    """Tell whether three bytes are U+1680, U+2000–200A, U+2028, U+2029, U+202F, U+205F or U+3000."""
+    """Tell whether three bytes are U+1680, U+2000 to U+200A, U+2028, U+2029, U+202F, U+205F or U+3000."""
     if first == 0xE2:
         if second == 0x80:
             return 0x80 <= third <= 0x8A or third == 0xA8 or third == 0xA9 or third == 0xAF
@@ -58,7 +55,7 @@ def _is_wide_space(first: int, second: int, third: int) -> bool:
 
 
 @compiled
-def _strip(data: np.ndarray[Any, Any], start: int, end: int) -> tuple[int, int]:
+def _strip(data: Bytes, start: int, end: int) -> tuple[int, int]:
     while start < end:
         byte = byte_at(data, start)
         if byte < 0x80:
@@ -87,9 +84,7 @@ def _strip(data: np.ndarray[Any, Any], start: int, end: int) -> tuple[int, int]:
 
 
 @compiled
-def strip_texts(
-    data: np.ndarray[Any, Any], starts: np.ndarray[Any, Any], lengths: np.ndarray[Any, Any], fields: np.ndarray[Any, Any], count: int
-) -> int:
+def strip_texts(data: Bytes, starts: Ints, lengths: Ints, fields: Bytes, count: int) -> int:
     """Strip the first `count` texts in place and close the gaps that empty ones leave; return how many are left.
 
     data: uint8, valid UTF-8 within the texts. starts, lengths: int64 spans in bytes. fields: uint8.
@@ -105,7 +100,7 @@ def strip_texts(
 
 
 @compiled
-def bad_texts(data: np.ndarray[Any, Any], starts: np.ndarray[Any, Any], lengths: np.ndarray[Any, Any], found: np.ndarray[Any, Any]) -> int:
+def bad_texts(data: Bytes, starts: Ints, lengths: Ints, found: Ints) -> int:
     """Write the indices of the texts that are no UTF-8 to `found` (int64, as long as the texts); return how many there are."""
     count = 0
     for i in range(len(starts)):

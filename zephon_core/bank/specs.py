@@ -209,6 +209,12 @@ class BankSpec(_Frozen):
         description="One JSON object of every text's SHA-1 and row. Switch off for very large banks: readers use the mapped index.",
     )
 
+    base: str = Field(
+        default="",
+        title="Extend",
+        description="Folder of a bank to extend: its rows stay, only texts it lacks are encoded. If there is none yet, one is begun.",
+    )
+
     @property
     def tokenizer_path(self) -> str:
         """The tokenizer's folder or file: as set, else the model's folder."""

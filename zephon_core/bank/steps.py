@@ -14,19 +14,18 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
-
-from zephon_core.bank.encode import ENCODE_VERSION, EncodeOutcome, encode_tokens, read_outcome
+from zephon_core.bank.encode import EncodeOutcome, encode_tokens, read_outcome
+from zephon_core.bank.extend import copy_files, drop_known, join_features, join_scans, join_statistics, join_tokens
+from zephon_core.bank.manifest import features_name, read_manifest
 from zephon_core.bank.publish import BankParts, fill_bank_directory, publish_folder
-from zephon_core.bank.scan import SCAN_VERSION, scan_texts
+from zephon_core.bank.recipes import BankIdentity, BankRecipes, BaseBank, all_sources, bank_recipes, identify
+from zephon_core.bank.scan import scan_texts
 from zephon_core.bank.specs import BankSpec, RunOptions
-from zephon_core.bank.tokenize import TOKENS_VERSION, tokenize_texts
+from zephon_core.bank.tokenize import tokenize_texts
 from zephon_core.errors import LeaseHeldError, MissingArtifactError, PoisonError
-from zephon_core.fingerprint import fingerprint
 from zephon_core.locks import is_held
-from zephon_core.models import model_content_sha256
 from zephon_core.progress import NULL_PROGRESS, Progress
-from zephon_core.readers.sources import Source, check_unchanged, resolve_sources
+from zephon_core.readers.sources import check_unchanged
 from zephon_core.store import RECIPE_NAME, ArtifactRef, ArtifactStore, Built, Recipe, discard
 from zephon_core.tokenizers import Tokenizer, load_tokenizer
 
@@ -43,33 +42,6 @@ __all__ = [
     "tokenize",
 ]
 
-BANK_VERSION = 1
-
-
-class BankIdentity(BaseModel):
-    """What a bank's inputs are, by content."""
-
-    model_config = ConfigDict(frozen=True)
-
-    sources: tuple[Source, ...]
-    tokenizer_sha256: str
-    model_sha256: str
-
-
-@dataclass(frozen=True)
-class BankRecipes:
-    """The four artifacts of a bank, known by name before they are made."""
-
-    scan: Recipe
-    tokens: Recipe
-    features: Recipe
-    bank: Recipe
-
-    @property
-    def fingerprints(self) -> dict[str, str]:
-        """The four fingerprints, by step."""
-        return {name: recipe.fingerprint for name, recipe in vars(self).items()}
-
 
 @dataclass(frozen=True)
 class EncodeResult:
@@ -77,49 +49,6 @@ class EncodeResult:
 
     built: Built | None
     outcome: EncodeOutcome
-
-
-def identify(spec: BankSpec, *, store: ArtifactStore, progress: Progress = NULL_PROGRESS) -> BankIdentity:
-    """Hash the content of sources, tokenizer and model; files whose size, inode and times are known are not read again.
-
-    Raises InputError, TokenizerError or ModelError for what can't be read.
-    """
-    sources = resolve_sources(spec.scan.sources, memo=store.memo, progress=progress)
-    return BankIdentity(
-        sources=sources,
-        tokenizer_sha256=_tokenizer(spec).content_sha256,
-        model_sha256=model_content_sha256(spec.encode.model, hash_file=store.memo.sha256),
-    )
-
-
-def bank_recipes(spec: BankSpec, identity: BankIdentity) -> BankRecipes:
-    """Work out every fingerprint of a bank; pure and instant."""
-    sources = [{"sha256": s.sha256, "format": s.format, "compression": s.compression} for s in identity.sources]
-    scan_spec: dict[str, Any] = spec.scan.model_dump(mode="json", exclude={"sources"})
-    scan_recipe = Recipe(
-        "scan",
-        fingerprint("scan", SCAN_VERSION, sources=sources, spec=scan_spec),
-        {f"source {number}": source.sha256 for number, source in enumerate(identity.sources)},
-        scan_spec,
-    )
-    token_spec = {"max_key_tokens": spec.tokenize.max_key_tokens}
-    token_inputs = {"scan": scan_recipe.fingerprint, "tokenizer": identity.tokenizer_sha256}
-    token_recipe = Recipe(
-        "tokens", fingerprint("tokens", TOKENS_VERSION, inputs=token_inputs, spec=token_spec), token_inputs, token_spec
-    )
-    encode_spec = spec.encode.model_dump(mode="json", exclude={"allow_poison": True, "model": {"path"}})
-    encode_inputs = {"tokens": token_recipe.fingerprint, "model": identity.model_sha256}
-    features_recipe = Recipe(
-        "features", fingerprint("features", ENCODE_VERSION, inputs=encode_inputs, spec=encode_spec), encode_inputs, encode_spec
-    )
-    bank_spec = {
-        "names": [source.name for source in identity.sources],
-        "write_index": spec.write_index,
-        "allow_poison": spec.encode.allow_poison,
-    }
-    bank_inputs = {recipe.kind: recipe.fingerprint for recipe in (scan_recipe, token_recipe, features_recipe)}
-    bank_recipe = Recipe("bank", fingerprint("bank", BANK_VERSION, inputs=bank_inputs, spec=bank_spec), bank_inputs, bank_spec)
-    return BankRecipes(scan_recipe, token_recipe, features_recipe, bank_recipe)
 
 
 def scan(
@@ -132,21 +61,32 @@ def scan(
     force: bool = False,
 ) -> Built:
     """Collect the distinct texts of the sources. Raises InputError, BadRowError, SourceChangedError."""
+    recipes = bank_recipes(spec, identity)
+    base = identity.base
 
-    def produce(directory: Path) -> dict[str, Any]:
+    def read(directory: Path) -> dict[str, Any]:
+        threads, memory_bytes = run.worker_count, run.memory_mb << 20
         statistics = scan_texts(
-            spec.scan,
-            identity.sources,
-            directory,
-            threads=run.worker_count,
-            memory_bytes=run.memory_mb << 20,
-            progress=progress,
+            spec.scan, identity.sources, directory, threads=threads, memory_bytes=memory_bytes, progress=progress
         )
         for source in identity.sources:
             check_unchanged(source, memo=store.memo)
         return statistics
 
-    return store.build(bank_recipes(spec, identity).scan, produce, force=force, progress=progress)
+    if base is None or recipes.added is None or recipes.raw_scan is None:
+        return store.build(recipes.scan, read, force=force, progress=progress)
+    raw = store.build(recipes.raw_scan, read, force=force, progress=progress).ref
+
+    def drop(directory: Path) -> dict[str, Any]:
+        return drop_known(raw.path, store.record(raw).statistics, Path(base.path), directory)
+
+    added = store.build(recipes.added.scan, drop, force=force, progress=progress).ref
+
+    def join(directory: Path) -> dict[str, Any]:
+        join_scans(Path(base.path), added.path, directory, shift=len(base.sources))
+        return join_statistics(_base_statistics(base, "scan"), store.record(added).statistics)
+
+    return store.build(recipes.scan, join, force=force, progress=progress)
 
 
 def tokenize(
@@ -160,15 +100,27 @@ def tokenize(
 ) -> Built:
     """Turn the distinct texts into token ids. Raises MissingArtifactError if they aren't scanned yet."""
     recipes = bank_recipes(spec, identity)
-    texts = _needed(store, recipes.scan)
+    inner = recipes.added or recipes
+    texts = _needed(store, inner.scan)
     count = int(store.record(texts).statistics["distinct"])
+    base = identity.base
+    if base is not None and not count:
+        return store.build(recipes.tokens, lambda directory: _same_tokens(base, directory), force=force, progress=progress)
 
     def produce(directory: Path) -> dict[str, Any]:
         return tokenize_texts(
             texts.path / "texts.jsonl", count, _tokenizer(spec), spec.tokenize, directory, run=run, progress=progress
         )
 
-    return store.build(recipes.tokens, produce, force=force, progress=progress)
+    built = store.build(inner.tokens, produce, force=force, progress=progress)
+    if base is None:
+        return built
+
+    def join(directory: Path) -> dict[str, Any]:
+        join_tokens(Path(base.path), built.ref.path, directory)
+        return join_statistics(_base_statistics(base, "tokens"), store.record(built.ref).statistics)
+
+    return store.build(recipes.tokens, join, force=force, progress=progress)
 
 
 def encode(
@@ -185,25 +137,69 @@ def encode(
     Several processes may encode different parts of one bank at once. Raises ModelError, PoisonError, MismatchError.
     """
     recipes = bank_recipes(spec, identity)
+    base = identity.base
+    if base is None or recipes.added is None:
+        return _encode_blocks(spec, recipes, run, store=store, progress=progress, force=force)
     if not force and (ref := store.find("features", recipes.features.fingerprint)):
         return EncodeResult(Built(ref, cached=True), read_outcome(ref.path))
+    matrix = features_name(spec.encode.store_dtype)
+    if not store.record(_needed(store, recipes.added.scan)).statistics["distinct"]:
+        built = store.build(
+            recipes.features, lambda directory: _same_features(base, directory, matrix), force=force, progress=progress
+        )
+        return EncodeResult(built, read_outcome(built.ref.path))
+    result = _encode_blocks(spec, recipes.added, run, store=store, progress=progress, force=force)
+    if result.built is None:
+        return result
+    added = result.built.ref
+
+    def join(directory: Path) -> dict[str, Any]:
+        join_features(Path(base.path), added.path, directory, matrix=matrix)
+        return {**store.record(added).statistics, **asdict(read_outcome(directory)), "base": _base_statistics(base, "encode")}
+
+    built = store.build(recipes.features, join, force=force, progress=progress)
+    return EncodeResult(built, read_outcome(built.ref.path))
+
+
+def _encode_blocks(
+    spec: BankSpec, recipes: BankRecipes, run: RunOptions, *, store: ArtifactStore, progress: Progress, force: bool
+) -> EncodeResult:
+    recipe = recipes.features
+    if not force and (ref := store.find("features", recipe.fingerprint)):
+        return EncodeResult(Built(ref, cached=True), read_outcome(ref.path))
     tokens = _needed(store, recipes.tokens)
-    with _encode_lease(store, recipes.features, run, progress):
-        if not force and (ref := store.find("features", recipes.features.fingerprint)):
+    with _encode_lease(store, recipe, run, progress):
+        if not force and (ref := store.find("features", recipe.fingerprint)):
             return EncodeResult(Built(ref, cached=True), read_outcome(ref.path))
-        partial = store.partial(recipes.features)
-        outcome = encode_tokens(tokens.path, spec.encode, partial, run=run, progress=progress, identity=recipes.features.inputs)
+        partial = store.partial(recipe)
+        outcome = encode_tokens(tokens.path, spec.encode, partial, run=run, progress=progress, identity=recipe.inputs)
     if outcome.encoded_rows < outcome.text_count:
         return EncodeResult(None, outcome)
-    with store.lease(recipes.features.key, progress) as lease:
+    with store.lease(recipe.key, progress) as lease:
         if partial.exists():
-            store.commit(recipes.features, asdict(outcome), lease, seconds=outcome.seconds, progress=progress)
-    return EncodeResult(Built(_needed(store, recipes.features), cached=False), outcome)
+            store.commit(recipe, asdict(outcome), lease, seconds=outcome.seconds, progress=progress)
+    return EncodeResult(Built(_needed(store, recipe), cached=False), outcome)
+
+
+def _same_tokens(base: BaseBank, directory: Path) -> dict[str, Any]:
+    copy_files(Path(base.path), directory, ("lengths.npy", "token_ids.npy", "token_offsets.npy"))
+    return _base_statistics(base, "tokens")
+
+
+def _same_features(base: BaseBank, directory: Path, matrix: str) -> dict[str, Any]:
+    copy_files(Path(base.path), directory, (matrix, "blocks.npy", "blocks.json", "blocks.poison.npy"))
+    return _base_statistics(base, "encode")
+
+
+def _base_statistics(base: BaseBank, step: str) -> dict[str, Any]:
+    statistics: dict[str, Any] = read_manifest(Path(base.path))["statistics"][step]
+    return statistics
 
 
 def restart_encode(spec: BankSpec, identity: BankIdentity, run: RunOptions, *, store: ArtifactStore, progress: Progress) -> None:
     """Forget what an interrupted encode left, so that a refresh computes every block."""
-    recipe = bank_recipes(spec, identity).features
+    recipes = bank_recipes(spec, identity)
+    recipe = (recipes.added or recipes).features
     with _encode_lease(store, recipe, run, progress):
         discard(store.partial(recipe))
 
@@ -226,7 +222,7 @@ def assemble(
     parts = _bank_parts(spec, identity, run, recipes, store)
     output = Path(run.output) if run.output else None
     if parts.outcome.encoded_rows < parts.outcome.text_count:
-        if output is not None:
+        if output is not None and identity.base is None:  # an unfinished extension has nothing to show beside its base
             publish_folder(parts, output)
         return None
     if not parts.complete:
@@ -257,12 +253,12 @@ def _bank_parts(spec: BankSpec, identity: BankIdentity, run: RunOptions, recipes
         record = store.record(features_ref)
         encoded, files, encoding = features_ref.path, record.files, {**record.statistics, "seconds": record.seconds}
     else:
-        encoded = store.partial_path(recipes.features)
+        encoded = store.partial_path((recipes.added or recipes).features)
         files, encoding = {}, asdict(read_outcome(encoded))
     return BankParts(
         spec=spec,
         run=run,
-        sources=identity.sources,
+        sources=all_sources(identity),
         fingerprints=recipes.fingerprints,
         contents={
             "tokenizer": {"sha256": identity.tokenizer_sha256, "path": spec.tokenizer_path},

@@ -218,7 +218,7 @@ class _ChunkWork:
             with effort.measure("check"):
                 effort.checked_texts = self._check(self._reference, chunk, texts, first)
         with effort.measure("digest"):
-            ids = first.ids.astype(self._dtype)
+            ids = first.ids.astype(self._dtype, copy=False)
             digests = RepeatCounter.digests(ids, first.lengths)
         whole = ~(first.truncated | first.empty)
         characters = np.fromiter(map(len, texts), dtype=np.int64, count=len(texts))

@@ -124,9 +124,12 @@ def _below(steps: list[tuple[str, ...]], name: str) -> list[tuple[str, ...]]:
 
 
 def _choose(kind: Any, steps: list[tuple[str, ...]], choose: Callable[[bool], None]) -> None:
+    import pyarrow as pa
     from pyarrow import types
 
-    if types.is_struct(kind):
+    if isinstance(kind, pa.BaseExtensionType):
+        _choose(kind.storage_type, steps, choose)
+    elif types.is_struct(kind):
         for child in kind:
             _choose(child.type, _below(steps, child.name), choose)
     elif types.is_map(kind):
@@ -134,13 +137,5 @@ def _choose(kind: Any, steps: list[tuple[str, ...]], choose: Callable[[bool], No
         _choose(kind.item_type, steps, choose)
     elif types.is_nested(kind) and kind.num_fields == 1:
         _choose(kind.field(0).type, steps, choose)
-    elif isinstance(kind, _extension_type()):
-        _choose(kind.storage_type, steps, choose)
     else:
         choose(bool(steps))
-
-
-def _extension_type() -> type:
-    import pyarrow as pa
-
-    return pa.BaseExtensionType  # type: ignore[no-any-return]

@@ -42,7 +42,7 @@ class RowProblem(Exception):
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a row stands: line (JSONL) or row (Parquet, Arrow) from 1, and its first byte in the decompressed stream, if it has one."""
+    """Where a row stands: line (JSONL) or row (Parquet, Arrow) from 1, and where its bytes begin in the decompressed stream."""
 
     source: Source
     row: int
@@ -67,7 +67,9 @@ def iter_rows(source: Source, *, paths: Sequence[str] | None = None, max_row_byt
         yield from _iter_jsonl(source, max_row_bytes)
         return
     batches = (
-        iter_parquet(source, paths=paths, max_row_bytes=max_row_bytes) if source.format == "parquet" else iter_arrow(source, paths=paths)
+        iter_parquet(source, paths=paths, max_row_bytes=max_row_bytes)
+        if source.format == "parquet"
+        else iter_arrow(source, paths=paths)
     )
     for part in batches:
         for number in range(part.batch.num_rows):

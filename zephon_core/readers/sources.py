@@ -5,13 +5,13 @@ A source is written `URL` or `NAME=URL`; URL is a path, a glob, or anything that
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import io
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from glob import glob, has_magic
 from pathlib import Path
 from stat import S_ISDIR, S_ISREG
 from typing import Any, BinaryIO, cast
@@ -55,7 +55,9 @@ class Source:
     sha256: str
 
 
-def resolve_sources(sources: Sequence[str], *, memo: FileMemo | None = None, progress: Progress = NULL_PROGRESS) -> tuple[Source, ...]:
+def resolve_sources(
+    sources: Sequence[str], *, memo: FileMemo | None = None, progress: Progress = NULL_PROGRESS
+) -> tuple[Source, ...]:
     """Expand globs (in sorted order), find out formats and hash contents; local files that `memo` knows are not read again.
 
     Raises InputError for a source that is absent, unreadable or of no known format, MissingExtraError for a file system
@@ -82,7 +84,7 @@ def check_unchanged(source: Source, *, memo: FileMemo | None = None) -> None:
 
 def expand_source(text: str) -> list[tuple[str, str]]:
     """Split `NAME=URL` and expand a glob: [(name, url), …], sorted by url. A path that exists as written has no name."""
-    if _exists(text) or (has_magic(text) and _SCHEME.match(text) is None and glob(text)):
+    if _exists(text) or (glob.has_magic(text) and _SCHEME.match(text) is None and _glob(text)):
         return [("", url) for url in _expand(text)]
     named = _NAMED.fullmatch(text)
     if named is None:
@@ -107,7 +109,9 @@ def detect_format(url: str, head: bytes = b"") -> tuple[str, str]:
         compression = "gzip" if head[:2] == b"\x1f\x8b" else "zstd" if _is_zstd(head) else ""
     if compression:
         if kind not in ("", "jsonl"):
-            raise InputError(url, f"is a {kind} file compressed as a whole", remedy="Decompress it: such files compress their own parts.")
+            raise InputError(
+                url, f"is a {kind} file compressed as a whole", remedy="Decompress it: such files compress their own parts."
+            )
         return "jsonl", compression
     return kind or _format_by_magic(url, head), "none"
 
@@ -183,6 +187,11 @@ def _exists(text: str) -> bool:
     return _SCHEME.match(text) is None and _mode(Path(text)) != 0
 
 
+def _glob(pattern: str) -> list[str]:
+    # Path.glob would write "./a" as "a", and can't take an absolute pattern.
+    return sorted(glob.glob(pattern, recursive=True))  # noqa: PTH207
+
+
 def _expand(url: str) -> list[str]:
     path = local_path(url)
     if path is None:
@@ -194,16 +203,16 @@ def _expand(url: str) -> list[str]:
         return [url]
     if mode:
         raise InputError(url, "is no regular file", remedy="A source is read more than once: save it to a file first.")
-    if not has_magic(str(path)):
+    if not glob.has_magic(str(path)):
         raise InputError(url, "does not exist")
-    found = sorted(match for match in glob(str(path), recursive=True) if S_ISREG(_mode(Path(match))))
+    found = [match for match in _glob(str(path)) if S_ISREG(_mode(Path(match)))]
     if not found:
         raise InputError(url, "matches no file")
     return found
 
 
 def _expand_remote(url: str) -> list[str]:
-    if not has_magic(url.split("://", 1)[-1]) or (url.startswith("http") and "*" not in url):
+    if not glob.has_magic(url.split("://", 1)[-1]) or (url.startswith("http") and "*" not in url):
         return [url]
     system, pattern = _file_system(url)
     try:

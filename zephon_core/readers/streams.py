@@ -25,7 +25,7 @@ class ByteStream(Protocol):
     """Bytes read from the source as stored."""
 
     def readinto(self, target: memoryview) -> int:
-        """Fill `target` as far as possible; return the bytes written, 0 only at the end. Raises InputError where data are broken."""
+        """Fill `target` as far as possible; return the bytes written, 0 only at the end. Raises InputError where data break off."""
 
 
 @contextmanager
@@ -119,7 +119,9 @@ class _Inflating:
 
     def _cut(self) -> InputError:
         return InputError(
-            f"{self._url} (byte {self.consumed_bytes:,})", f"is cut short inside its {self.kind} data", remedy="Copy the file again, whole."
+            f"{self._url} (byte {self.consumed_bytes:,})",
+            f"is cut short inside its {self.kind} data",
+            remedy="Copy the file again, whole.",
         )
 
     def _corrupt(self, unread_bytes: int, error: object) -> InputError:

@@ -74,13 +74,17 @@ def _scan() -> Callable[..., None]:
     import numba
 
     def scan(content: Any, text_ends: Any, following: Any, found: Any) -> None:
+        starts = following[0] != 0
         position = 0
         for text in range(len(text_ends)):
             state = 0
             while position < text_ends[text]:
-                state = following[state, content[position]]
+                byte = content[position]
                 position += 1
-                if state < 0:
+                if state == 0 and not starts[byte]:  # without looking the next state up, which would wait for the one before
+                    continue
+                state = following[state, byte]
+                if state == _FOUND:
                     found[text] = True
                     break
             position = text_ends[text]

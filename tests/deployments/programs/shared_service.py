@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import socket
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +39,18 @@ class Running:
     def env(self) -> dict[str, str]:
         """The environment of a program that talks to the server."""
         return environment(self.state, self.service.port)
+
+    def get(self, path: str) -> Any:
+        """Read from the server's API."""
+        with urllib.request.urlopen(self.service.api_url + path) as answer:
+            return json.loads(answer.read())
+
+    def post(self, path: str, body: dict[str, Any]) -> Any:
+        """Write to the server's API."""
+        headers = {"Content-Type": "application/json"}
+        request = urllib.request.Request(self.service.api_url + path, json.dumps(body).encode(), headers)
+        with urllib.request.urlopen(request) as answer:
+            return json.loads(answer.read())
 
 
 def local(state: Path, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
