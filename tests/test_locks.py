@@ -106,7 +106,7 @@ def test_a_beating_holder_on_another_host_is_left_alone(lease_path):
     thread = threading.Thread(target=beat)
     thread.start()
     try:
-        with pytest.raises(LeaseHeldError, match="node-7"), Lease(lease_path, ttl_s=0.3, timeout_s=1.0):
+        with pytest.raises(LeaseHeldError, match="node-7"), Lease(lease_path, ttl_s=3.0, timeout_s=4.0):
             pass
     finally:
         stop.set()

@@ -148,6 +148,20 @@ def test_a_failed_build_leaves_its_work_for_the_next(store):
     assert set(store.record(store.build(RECIPE, finish).ref).files) == {"half.txt", "hello.txt"}
 
 
+def test_unfinished_files_of_a_killed_run_never_become_part_of_an_artifact(store):
+    partial = store.partial(RECIPE)
+    (partial / ".tmp-artifact.json-99999-abcd").write_text("half")
+    assert set(store.record(store.build(RECIPE, write_hello).ref).files) == {"hello.txt"}
+    assert not list(store.directory("scan", RECIPE.fingerprint).glob(".tmp-*"))
+
+
+def test_unfinished_files_of_others_are_left_alone_while_work_is_shared(store):
+    theirs = store.partial(RECIPE) / ".tmp-blocks.json-99999-abcd"
+    theirs.write_text("half")
+    store.partial(RECIPE, shared=True)
+    assert theirs.exists()
+
+
 def test_work_begun_for_other_options_is_refused(store):
     store.partial(RECIPE)
     with pytest.raises(MismatchError, match="other inputs or options"):

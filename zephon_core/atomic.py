@@ -14,7 +14,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
-__all__ = ["atomic_file", "fsync_directory", "fsync_file", "publish_directory", "remove_tree", "write_bytes", "write_json"]
+__all__ = [
+    "atomic_file",
+    "fsync_directory",
+    "fsync_file",
+    "is_temporary",
+    "publish_directory",
+    "remove_tree",
+    "write_bytes",
+    "write_json",
+]
 
 _TEMPORARY = ".tmp-"
 
@@ -40,6 +49,11 @@ def fsync_file(path: Path) -> None:
 def temporary_name(path: Path) -> Path:
     """Name a sibling of `path` that nobody else uses."""
     return path.with_name(f"{_TEMPORARY}{path.name[:200]}-{os.getpid()}-{secrets.token_hex(4)}")
+
+
+def is_temporary(path: Path) -> bool:
+    """Say whether a file is an unfinished one of `atomic_file`: being written now, or left by a process that was killed."""
+    return path.name.startswith(_TEMPORARY)
 
 
 @contextmanager

@@ -28,7 +28,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from zephon_core.atomic import fsync_directory, fsync_file, publish_directory, remove_tree, write_json
+from zephon_core.atomic import fsync_directory, fsync_file, is_temporary, publish_directory, remove_tree, write_json
 from zephon_core.errors import CorruptArtifactError, MismatchError, MissingArtifactError, SpecError
 from zephon_core.fingerprint import FileMemo, canonical_json, file_sha256
 from zephon_core.locks import Lease, LeaseOwner
@@ -248,15 +248,18 @@ class ArtifactStore:
         directory = self.directory(recipe.kind, recipe.fingerprint)
         return directory.with_name(f"{directory.name}.partial")
 
-    def partial(self, recipe: Recipe) -> Path:
+    def partial(self, recipe: Recipe, *, shared: bool = False) -> Path:
         """Return the directory in which `recipe` is made, created if need be; to be called under the recipe's lease.
 
+        shared: other processes may be working there on parts of their own, so that their unfinished files must be left alone.
         Raises MismatchError if it was begun for other inputs or options.
         """
         partial = self.partial_path(recipe)
         partial.mkdir(parents=True, exist_ok=True)
-        for path in partial.rglob("*"):  # a run killed while it sealed its files left them read-only
-            if (status := path.stat()).st_nlink == 1:
+        for path in partial.rglob("*"):
+            if is_temporary(path) and not shared:
+                path.unlink()
+            elif (status := path.stat()).st_nlink == 1:  # a run killed while it sealed its files left them read-only
                 path.chmod(stat.S_IMODE(status.st_mode) | stat.S_IWUSR)
         document = {
             "kind": recipe.kind,
@@ -352,7 +355,7 @@ def link_or_copy(source: Path, target: Path) -> None:
 
 
 def _seal_files(directory: Path, known: Mapping[str, FileRecord], progress: Progress) -> dict[str, FileRecord]:
-    paths = sorted(path for path in directory.rglob("*") if path.is_file())
+    paths = sorted(path for path in directory.rglob("*") if path.is_file() and not is_temporary(path))
     names = {path: path.relative_to(directory).as_posix() for path in paths}
     files: dict[str, FileRecord] = {}
     total = sum(path.stat().st_size for path in paths if names[path] not in known)

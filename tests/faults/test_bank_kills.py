@@ -64,6 +64,10 @@ def finish(process):
     return json.loads(out)
 
 
+def _lines(path):
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
 def test_killed_twenty_times_the_bank_is_the_same_and_no_block_was_done_twice_but_those_in_hand(build, tmp_path):
     began = time.monotonic()
     whole = build("whole")
@@ -72,9 +76,14 @@ def test_killed_twenty_times_the_bank_is_the_same_and_no_block_was_done_twice_bu
     start_s = time.monotonic() - began
     finish(whole)
     rng = random.Random(11)
+    log = tmp_path / "killed.log"
     for _ in range(KILLS):
+        # At some moment before the encode, or after a few blocks of it; never so late that it ends.
+        blocks, deadline_s = rng.randint(1, 12), time.monotonic() + rng.uniform(0.1, 2 * start_s)
+        before = _lines(log)
         process = build("killed")
-        time.sleep(rng.uniform(0.1, start_s + 0.3))
+        while time.monotonic() < deadline_s and _lines(log) < before + blocks:
+            time.sleep(0.005)
         assert process.poll() is None, "finished before the kill: give it more to do"
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()

@@ -171,7 +171,7 @@ def _encode_blocks(
     with _encode_lease(store, recipe, run, progress):
         if not force and (ref := store.find("features", recipe.fingerprint)):
             return EncodeResult(Built(ref, cached=True), read_outcome(ref.path))
-        partial = store.partial(recipe)
+        partial = store.partial(recipe, shared=run.part is not None)
         outcome = encode_tokens(tokens.path, spec.encode, partial, run=run, progress=progress, identity=recipe.inputs)
     if outcome.encoded_rows < outcome.text_count:
         return EncodeResult(None, outcome)
