@@ -212,7 +212,7 @@ class BankSpec(_Frozen):
     base: str = Field(
         default="",
         title="Extend",
-        description="Folder of a bank to extend: its rows stay, only texts it lacks are encoded. If there is none yet, one is begun.",
+        description="Folder of a bank to extend: its rows stay, only texts it lacks are encoded. If there is none, one is begun.",
     )
 
     @property
