@@ -30,7 +30,7 @@ def vocabulary(size: int = 4000) -> list[str]:
 
 
 def router_rows(*, seed: int = 0, candidates: int = 8, repeated: float = 0.1) -> Iterator[str]:
-    """Yield rows of one query and its candidates (about 60 and 250 bytes) without end; a share of the candidates was seen before."""
+    """Yield rows of one query and its candidates (about 60 and 250 bytes) without end, some of them seen before."""
     rng = random.Random(seed)
     words = vocabulary()
     weights = [1 / (rank + 8) for rank in range(len(words))]

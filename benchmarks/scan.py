@@ -2,9 +2,10 @@
 
     python benchmarks/scan.py --megabytes 300 --texts 10000000 --texts 20000000 --output benchmarks/results/scan.json
 
-Both builders read the same file, one after the other, each in a fresh process: parse, strip, hash, deduplicate, write texts.jsonl and
-index.json. `process` counts everything from the start of Python; `work` the second run inside one process, when imports are done and
-machine code is loaded; `cpu` is that run's processor time, which a busy machine distorts less. Neither hashes the source's identity.
+Both builders read the same file, one after the other, each in a fresh process: parse, strip, hash, deduplicate, write
+texts.jsonl and index.json. `process` counts everything from the start of Python; `work` the second run inside one process, when
+imports are done and machine code is loaded; `cpu` is that run's processor time, which a busy machine distorts less. Neither hashes
+the source's identity.
 """
 
 from __future__ import annotations

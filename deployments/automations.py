@@ -14,7 +14,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from deployments.local import find_server
 from zephon_core.errors import InputError, SpecError, ZephonError
@@ -97,14 +97,25 @@ def failure_notification(client: SyncPrefectClient, block: str) -> AutomationCor
 
 
 def install(client: SyncPrefectClient, automation: AutomationCore) -> None:
-    """Create the automation, or bring the one of that name up to date."""
+    """Create the automation, or bring the one of that name up to date; one that is up to date isn't touched.
+
+    An update, even to what it is, makes the server forget the heartbeats it has seen, and with them the runs it watches.
+    """
     known = client.read_automations_by_name(automation.name)
-    if known:
-        client.update_automation(known[0].id, automation)
-        for twin in known[1:]:
-            client.delete_automation(twin.id)
-    else:
+    for twin in known[1:]:
+        client.delete_automation(twin.id)
+    if not known:
         client.create_automation(automation)
+    elif _content(known[0]) != _content(automation):
+        client.update_automation(known[0].id, automation)
+
+
+def _content(automation: AutomationCore) -> dict[str, Any]:
+    content = automation.model_dump(mode="json", include={"description", "trigger", "actions"})
+    content["trigger"].pop("id", None)
+    for name in ("after", "expect", "for_each"):  # sets
+        content["trigger"][name] = sorted(content["trigger"][name])
+    return content
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -105,34 +105,42 @@ def _given_parameters(path: Path | None, assignments: Sequence[str]) -> dict[str
 
 
 def _run(name: str, given: Mapping[str, Any], *, timeout_s: float | None, worker_wait_s: float) -> int:
+    import httpx
     from prefect.client.orchestration import get_client
 
-    started = time.monotonic()
     with get_client(sync_client=True) as client:
         try:
-            deployment = _deployment(client, name)
-            _wait_for_worker(client, deployment, worker_wait_s)
-            flow_run = _create(client, deployment, given)
+            return _run_and_follow(client, name, given, timeout_s=timeout_s, worker_wait_s=worker_wait_s)
         except ZephonError as error:
             _say(f"error: {error}")
-            return FAILED
-        _say(f"{name}: run {flow_run.name} ({flow_run.id})")
-        follower = _Follower(client, deployment, flow_run.id)
-        try:
-            state = follower.follow(None if timeout_s is None else started + timeout_s)
-            if state is None:
-                _say(f"error: {name}: not done after {timeout_s:g} s; the run is cancelled.")
-                follower.cancel()
-                return TIMED_OUT
-        except _Interrupted:
-            _say(f"error: {name}: interrupted; the run is cancelled.")
-            follower.cancel()
-            return CANCELLED
-        except ZephonError as error:
-            _say(f"error: {error}")
-            follower.cancel()
-            return FAILED
-        return _report(client, name, flow_run, state)
+        except httpx.HTTPError as error:
+            _say(f"error: {client.api_url}: doesn't answer any more ({_first_line(error)}). The run may go on unwatched.")
+        return FAILED
+
+
+def _run_and_follow(
+    client: SyncPrefectClient, name: str, given: Mapping[str, Any], *, timeout_s: float | None, worker_wait_s: float
+) -> int:
+    started = time.monotonic()
+    deployment = _deployment(client, name)
+    _wait_for_worker(client, deployment, worker_wait_s)
+    flow_run = _create(client, deployment, given)
+    _say(f"{name}: run {flow_run.name} ({flow_run.id})")
+    follower = _Follower(client, deployment, flow_run.id)
+    try:
+        state = follower.follow(None if timeout_s is None else started + timeout_s)
+    except _Interrupted:
+        _say(f"error: {name}: interrupted; the run is cancelled.")
+        follower.cancel()
+        return CANCELLED
+    except InputError:
+        follower.cancel()
+        raise
+    if state is None:
+        _say(f"error: {name}: not done after {timeout_s:g} s; the run is cancelled.")
+        follower.cancel()
+        return TIMED_OUT
+    return _report(client, name, flow_run, state)
 
 
 def _deployment(client: SyncPrefectClient, name: str) -> DeploymentResponse:

@@ -181,14 +181,13 @@ def _start(state: Path, port: int) -> Service:
     _check_port(port)
     service, env = _start_server(state, port)
     try:
-        _run(["prefect", "--no-prompt", "work-pool", "create", "--type", "process", "--overwrite", POOL], env)
+        _run(["deployments.provision"], env)
         worker = _spawn(
             ["worker", "start", "--pool", POOL, "--type", "process", "--name", "local"], state / "logs" / "worker.log", env
         )
         service = replace(service, worker_pid=worker.pid)
         write_json(state / "service.json", asdict(service))
         _run(["prefect", "--no-prompt", "deploy", "--all", "--prefect-file", str(CHECKOUT / "deployments" / "prefect.yaml")], env)
-        _run(["deployments.automations"], env)
         _check_running(worker, "the worker", state / "logs" / "worker.log")
     except BaseException:
         _stop(service)
@@ -288,18 +287,26 @@ def _check_port(port: int) -> None:
 
 
 def _stop(service: Service) -> int:
-    """Stop worker, then server, then whatever of theirs is left: politely first, by force after the time-out."""
-    seen: set[int] = set()
-    for pids in ([service.worker_pid], [service.server_pid], None):
-        found = {pid for pid in pids if _alive(pid, service.token)} if pids is not None else set(_bearers(service.token))
-        seen |= found | set(_bearers(service.token))
-        for step in (signal.SIGTERM, signal.SIGKILL):
-            for pid in found:
+    """Stop the runs, then the worker, then the server, which is told how the runs ended; returns how many processes there were.
+
+    Each is asked first, and killed after the time-out.
+    """
+    seen = set(_bearers(service.token))
+    _end(seen - {service.server_pid, service.worker_pid}, service.token)
+    _end({service.worker_pid}, service.token)
+    _end({service.server_pid}, service.token)
+    _end(set(_bearers(service.token)), service.token)
+    return len(seen)
+
+
+def _end(pids: set[int], token: str) -> None:
+    for step in (signal.SIGTERM, signal.SIGKILL):
+        for pid in pids:
+            if _alive(pid, token):
                 with suppress(ProcessLookupError):
                     os.kill(pid, step)
-            if _wait_until_gone(found, service.token):
-                break
-    return len(seen)
+        if _wait_until_gone(pids, token):
+            return
 
 
 def _wait_until_gone(pids: set[int], token: str) -> bool:

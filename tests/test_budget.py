@@ -67,7 +67,9 @@ def test_padded_blocks_follow_the_rule(lengths: list[int], max_batch: int, token
 
 
 @given(lengths=LENGTHS, start=st.integers(0, 120), end=st.integers(0, 120), **BOUNDS)
-def test_a_row_range_is_covered_by_whole_blocks(lengths: list[int], start: int, end: int, max_batch: int, token_budget: int) -> None:
+def test_a_row_range_is_covered_by_whole_blocks(
+    lengths: list[int], start: int, end: int, max_batch: int, token_budget: int
+) -> None:
     start, end = min(start, len(lengths)), min(end, len(lengths))
     plan = exact_blocks(np.array(lengths, np.int32), max_batch=max_batch, token_budget=token_budget)
     asked = set(plan.order[start:end].tolist())

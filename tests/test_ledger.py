@@ -129,6 +129,6 @@ def test_the_format_is_pinned(tmp_path: Path) -> None:
         one[name] = value
     content = write(tmp_path / "a.ledger", one).read_bytes()
     assert content[:8] == b"ZPHLEDG\0"
-    assert content[8:16] == bytes.fromhex("01000000" "38000000")
+    assert content[8:16] == bytes.fromhex("0100000038000000")
     assert content[16:48].hex() == WORK
     assert hashlib.sha256(content).hexdigest() == "dc1ab742fa28e660565aa9ea0d1ae9eb84efcecded9d1f89cbe1c75048e92bb4"

@@ -4,9 +4,12 @@ import gzip
 import hashlib
 import json
 import threading
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import zstandard
 
@@ -319,3 +322,41 @@ def test_nasty_files_as_rows(shared_data, tmp_path, expected_scan):
     bad = [json.loads(line) for line in files.pop("bad_rows.jsonl").splitlines()]
     assert [(row["source"], row["row"], row["byte_offset"], row["reason"]) for row in bad] == expected.bad
     assert files == expected.files()
+
+
+class Recorder:
+    """A progress sink that adds up."""
+
+    def __init__(self) -> None:
+        self.totals: dict[str, float | None] = {}
+        self.done: dict[str, float] = {}
+
+    @contextmanager
+    def phase(self, label, *, total, unit):
+        assert unit == "B"
+        self.totals[label] = total
+        self.done[label] = 0.0
+        self._label = label
+        yield self
+
+    def advance(self, amount):
+        self.done[self._label] += amount
+
+    def note(self, message):
+        pass
+
+
+def test_progress_is_in_bytes_of_the_input(tmp_path):
+    content = jsonl(ROWS * 3000)
+    (tmp_path / "a.jsonl").write_bytes(content)
+    (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(content))
+    (tmp_path / "c.jsonl.zst").write_bytes(zstandard.compress(content))
+    pq.write_table(pa.Table.from_pylist(ROWS * 3000), tmp_path / "d.parquet", row_group_size=1000)
+    spec = ScanSpec(sources=(str(tmp_path / "*"),))
+    recorder = Recorder()
+    sources = resolve_sources(spec.sources, progress=recorder)
+    scan_texts(spec, sources, tmp_path / "out", threads=2, memory_bytes=1 << 20, progress=recorder)
+    size = sum(source.bytes for source in sources)
+    assert recorder.totals == {"identify": size, "scan": size}
+    assert recorder.done["identify"] == size
+    assert size - 100 <= recorder.done["scan"] <= size

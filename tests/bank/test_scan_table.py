@@ -85,3 +85,22 @@ def test_a_merge_by_ranges_of_digests(tmp_path, monkeypatch):
     monkeypatch.setattr("zephon_core.bank.scan_distinct._CHUNK", 64)
     monkeypatch.setattr("zephon_core.bank.scan_distinct._MERGE_BYTES_EACH", 1 << 10)
     test_spilling_changes_nothing(tmp_path, 200_000)
+
+
+def test_a_million_digests_spill_and_merge(tmp_path):
+    """Sorted runs go into the merge's tables as they come: no digest may have to search far for its place."""
+    rng = np.random.default_rng(2)
+    many = rng.integers(0, 256, (1_000_000, 20), np.uint8)
+    many[700_000:] = many[:300_000]
+    (tmp_path / "scratch").mkdir()
+    distinct = Distinct(tmp_path, tmp_path / "scratch", 4 << 20)
+    candidates = np.concatenate([start + distinct.admit(many[start : start + 10_000]) for start in range(0, len(many), 10_000)])
+    dropped = distinct.finish()
+    assert distinct.spilled_runs > 5
+    kept = candidates[dropped.kept(0, len(candidates))]
+    assert np.array_equal(kept, np.arange(700_000))
+    rows = np.load(tmp_path / "rows.npy")
+    assert np.array_equal(np.load(tmp_path / "digests.npy"), many[rows])
+    assert np.array_equal(np.sort(rows), np.arange(700_000))
+    leading = many[rows, :8].copy().view(">u8").ravel()
+    assert (leading[1:] >= leading[:-1]).all()

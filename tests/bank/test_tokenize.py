@@ -247,7 +247,12 @@ def test_a_difference_in_the_sample_ends_the_run(minilm: Tokenizer, tmp_path: Pa
     other = tmp_path / "other"
     other.mkdir()
     with pytest.raises(TokenizerError, match=rf"row {caught[0]:,}: quicktok gives other ids than huggingface, first at token 1"):
-        run(other, minilm, texts, chunk_bytes=4000)
+        run(other, minilm, texts, chunk_bytes=4000, checkpoint_bytes=1)
+    monkeypatch.undo()
+    run(other, minilm, texts)
+    statistics = run(tmp_path, minilm, texts)
+    assert statistics["backend"]["name"] == "huggingface"
+    assert files(other / "tokens") == files(tmp_path / "tokens")
 
 
 def test_each_stretch_of_bytes_has_a_text_checked_that_is_not_huge() -> None:

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -59,31 +60,59 @@ def test_a_stale_record_harms_nobody(tmp_path: Path) -> None:
         innocent.communicate(b"\n")
 
 
-def test_serve_ends_whole_when_its_worker_is_killed(inputs: Path, tmp_path: Path) -> None:
-    """Also the run that the worker had begun, which the kill orphaned; and the port is free again."""
-    port = free_port()
-    hold = tmp_path / "hold"
-    hold.touch()
+@pytest.fixture
+def serving(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], dict[str, str]]]:
+    """A process that serves in the foreground, and the environment that it was given."""
+    (tmp_path / "hold").touch()
     env = {
         **os.environ,
         "ZEPHON_STATE": str(tmp_path / "state"),
         "PYTHONPATH": str(PROGRAMS),
-        "TINY_ENCODER_HOLD": str(hold),
+        "TINY_ENCODER_HOLD": str(tmp_path / "hold"),
     }
-    command = [sys.executable, "-m", "deployments.serve", "--port", str(port)]
+    command = [sys.executable, "-m", "deployments.serve", "--port", str(free_port())]
     with subprocess.Popen(command, cwd=CHECKOUT, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as serve:
-        assert serve.stdout is not None and serve.stderr is not None
-        said = serve.stdout.readline()
-        assert said.startswith(f"Running. UI: http://127.0.0.1:{port} "), serve.stderr.read()
-        service = read_service(tmp_path / "state")
-        assert service is not None
-        running = Running(tmp_path / "state", service)
-        deployment = running.get("/deployments/name/feature-bank/ci")
-        parameters = {"spec": bank_spec(inputs), "run": {"store": str(tmp_path / "store"), "workers": 1}}
-        running.post(f"/deployments/{deployment['id']}/create_flow_run", {"parameters": parameters})
-        wait_for(hold.with_suffix(".reached").exists, "the encode")
+        try:
+            yield serve, env
+        finally:
+            serve.terminate()
+
+
+def test_when_server_and_worker_are_killed_serve_ends_whole_and_the_next_up_puts_things_right(
+    serving: tuple[subprocess.Popen[str], dict[str, str]], inputs: Path, tmp_path: Path
+) -> None:
+    """The run that was orphaned ends too, who follows it is told, and it doesn't block its deployment afterwards."""
+    serve, env = serving
+    assert serve.stdout is not None and serve.stderr is not None
+    said = serve.stdout.readline()
+    service = read_service(tmp_path / "state")
+    assert service is not None, serve.stderr.read()
+    assert said.startswith(f"Running. UI: {service.ui_url} ")
+    parameters = tmp_path / "parameters.json"
+    parameters.write_text(json.dumps({"spec": bank_spec(inputs), "run": {"store": str(tmp_path / "store"), "workers": 1}}))
+    command = [sys.executable, "-m", "deployments.ci_run", "feature-bank/ci", "--params-file", str(parameters)]
+    settings = {"PREFECT_API_URL": service.api_url, "PREFECT_HOME": str(tmp_path), "PREFECT_CLIENT_MAX_RETRIES": "0"}
+    with (tmp_path / "job.log").open("w") as log:
+        job = subprocess.Popen(command, cwd=CHECKOUT, env={**env, **settings}, stdout=log, stderr=subprocess.STDOUT)
+        wait_for((tmp_path / "hold.reached").exists, "the encode")
+        os.kill(service.server_pid, signal.SIGKILL)
         os.kill(service.worker_pid, signal.SIGKILL)
         assert serve.wait(60) == 1
-        assert serve.stderr.read().startswith("error: the server or the worker has ended.")
+        assert job.wait(60) == 1
+    assert serve.stderr.read().startswith("error: the server or the worker has ended.")
+    assert "doesn't answer any more" in (tmp_path / "job.log").read_text().splitlines()[-1]
     assert not processes_with(f"ZEPHON_SERVICE_TOKEN={service.token}")
     assert local(tmp_path / "state", "status", check=False).stdout == "Not running.\n"
+
+    (tmp_path / "hold").unlink()
+    try:
+        local(tmp_path / "state", "up", "--port", str(free_port()))
+        again = subprocess.run(command, cwd=CHECKOUT, env=env, capture_output=True, text=True, check=False)
+        assert again.returncode == 0, again.stderr
+        second = read_service(tmp_path / "state")
+        assert second is not None
+        runs = Running(tmp_path / "state", second).post("/flow_runs/filter", {"sort": "START_TIME_ASC"})
+        assert [run["state_type"] for run in runs] == ["CRASHED", "COMPLETED"]
+    finally:
+        local(tmp_path / "state", "down")
+    assert not processes_with(f"ZEPHON_SERVICE_TOKEN={second.token}")

@@ -151,7 +151,7 @@ def test_openvino_agrees_with_transformers(qwen_folder: Path, bert_folder: Path,
         ids, lengths = np.array([[4, 5, 6], [7, 8, 0]]), np.array([3, 2])
         exact = encoder.encode([ids[:1], ids[1:, :2]])
         assert np.abs(encoder.encode_padded(ids, lengths) - exact).max() < 1e-5
-    with pytest.raises(SpecError, match="wanted|expected torch"):
+    with pytest.raises(SpecError, match="expected torch"):
         load(qwen_folder, engine="openvino", quantization="4bit")
 
 

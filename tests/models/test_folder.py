@@ -118,7 +118,7 @@ class TestRefusals:
     def test_weights_cut_short(self, copy: Path, kept: int) -> None:
         weights = copy / "model.safetensors"
         weights.write_bytes(weights.read_bytes()[:kept])
-        with pytest.raises(ModelError, match="cut short|bytes, expected"):
+        with pytest.raises(ModelError, match=r"cut short|bytes, expected"):
             read_model_folder(copy)
 
     def test_broken_modules(self, copy: Path) -> None:

@@ -18,7 +18,7 @@ def test_a_factory_is_told_from_a_folder(path: str) -> None:
     assert is_plugin(path)
 
 
-@pytest.mark.parametrize("path", ["models/bert", "/models/bert:old", "bert", "module:", ":factory", "a..b:c", "module:call()", "1a:b"])
+@pytest.mark.parametrize("path", ["models/bert", "/models/bert:old", "bert", "module:", ":factory", "a..b:c", "m:call()", "1a:b"])
 def test_a_folder_is_told_from_a_factory(path: str) -> None:
     assert not is_plugin(path)
 

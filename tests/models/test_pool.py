@@ -15,7 +15,7 @@ import pytest
 from zephon_core.errors import ModelError, WorkerError
 from zephon_core.models import WorkerPool
 
-MODULE = '''
+MODULE = """
 import os, sys, time
 from contextlib import contextmanager
 from zephon_core.errors import ModelError
@@ -41,7 +41,7 @@ def adder(amount):
             return len(job)
         return (os.getpid(), job if isinstance(job, str) else job + amount)
     yield handle
-'''
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -136,7 +136,8 @@ def test_workers_die_with_their_parent(tmp_path: Path, how: signal.Signals) -> N
         "    for worker, answer in pool.run([1, 2, 'sleep', 'sleep']):\n"
         "        print(*pool.process_ids, flush=True)\n"
     )
-    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]) as parent:
+    root = Path(__file__).parents[2]
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, cwd=root) as parent:
         assert parent.stdout is not None
         pids = [int(pid) for pid in parent.stdout.readline().split()]
         assert len(pids) == 2

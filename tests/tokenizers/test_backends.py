@@ -74,14 +74,15 @@ def test_huggingface_is_taken_where_it_is_asked_for(qwen_like: Tokenizer) -> Non
 
 def test_a_proved_backend_is_taken_and_the_proof_kept(qwen_like: Tokenizer, store: ArtifactStore) -> None:
     pytest.importorskip("quicktok")
-    before = choose_backend(qwen_like, "auto", text_bytes=1000, threads=2, store=store)
+    before = choose_backend(qwen_like, "auto", text_bytes=8 << 20, threads=2, store=store)
     assert (before.backend.name, before.fell_back) == ("huggingface", False)
     chosen = choose_backend(qwen_like, "auto", text_bytes=MUCH, threads=2, store=store)
     assert (chosen.backend.name, chosen.fell_back) == ("quicktok", False)
     (proof,) = (path for path in (store.root / "encoder").iterdir() if path.is_dir())
     assert store.find("encoder", proof.name) is not None
-    after = choose_backend(qwen_like, "auto", text_bytes=1000, threads=2, store=store)
+    after = choose_backend(qwen_like, "auto", text_bytes=8 << 20, threads=2, store=store)
     assert after.backend.name == "quicktok"
+    assert choose_backend(qwen_like, "auto", text_bytes=1000, threads=2, store=store).backend.name == "huggingface"
 
 
 def test_without_a_store_the_proof_is_made_each_time(qwen_like: Tokenizer) -> None:

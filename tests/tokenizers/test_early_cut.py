@@ -197,13 +197,13 @@ def test_a_cut_never_falls_into_an_added_token(cut_tokenizers: dict[str, Tokeniz
 def test_other_structures_are_encoded_whole(
     change: Callable[[dict[str, Any]], object], reason: str, byte_level: Callable[..., dict[str, Any]]
 ) -> None:
-    from zephon_core.tokenizers import early_cut
+    from zephon_core.tokenizers import find_early_cut
     from zephon_core.tokenizers.added_tokens import AddedTokens
 
     definition = byte_level("qwen2")
-    assert early_cut(definition, AddedTokens.of(definition))[0] is not None
+    assert find_early_cut(definition, AddedTokens.of(definition))[0] is not None
     change(definition)
-    cut, words = early_cut(definition, AddedTokens.of(definition))
+    cut, words = find_early_cut(definition, AddedTokens.of(definition))
     assert cut is None
     assert reason in words
 

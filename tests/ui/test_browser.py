@@ -28,6 +28,9 @@ ARGUMENTS = (
 )
 
 
+STEPS = ("scan", "tokenize", "encode", "manifest")
+
+
 class Browser:
     """A browser on the UI, steered by what a person reads: names of links, buttons and fields."""
 
@@ -69,6 +72,14 @@ class Browser:
         element = self.wait_until(find, f"{words!r} to click")
         self.driver.execute_script("arguments[0].scrollIntoView({block: 'center'})", element)
         element.click()
+
+    def click_link_with(self, words: str) -> None:
+        """Click the link that these words are a part of."""
+
+        def find() -> Any:
+            return next((link for link in self.driver.find_elements("tag name", "a") if words in link.text), None)
+
+        self.wait_until(find, f"a link with {words!r}").click()
 
     def field(self, label: str, number: int = 0) -> Any:
         def find() -> Any:
@@ -137,7 +148,9 @@ def test_a_bad_value_is_refused_in_the_form(browser: Browser, inputs: Path, stor
     block = browser.field("Largest block (rows)")
     browser.fill(block, "0")
     browser.click("Submit")
-    browser.wait_until(lambda: block.get_property("validationMessage") == "Value must be greater than or equal to 1.", "the message")
+    browser.wait_until(
+        lambda: block.get_property("validationMessage") == "Value must be greater than or equal to 1.", "the message"
+    )
     browser.fill(block, "16")
     browser.fill(browser.field("Name"), "no good")
     browser.click("Submit")
@@ -151,8 +164,95 @@ def test_a_run_from_the_form_builds_a_bank(browser: Browser, inputs: Path, store
     fill_form(browser, inputs, store)
     browser.picture("form")
     browser.click("Submit")
-    browser.sees("bank-from-the-form", 60)
+    open_latest_run(browser, 1)
+    browser.sees("Completed", 60)
     browser.picture("run")
+    assert task_states(browser) == {"identify": "Completed", **dict.fromkeys(STEPS, "Completed")}
+    browser.picture("task-runs")
+
+
+def test_its_artifacts_can_be_read(browser: Browser) -> None:
+    browser.click("Artifacts")
+    browser.click_link_with("bank-from-the-form-steps")
+    browser.sees("fingerprint")
+    browser.sees("manifest")
+    browser.picture("table")
+    browser.driver.back()
+    browser.click_link_with("bank-from-the-form-report")
+    browser.sees("distinct texts")
+    browser.sees("report.html")
+    browser.picture("page")
+    browser.driver.back()
+
+
+def test_the_same_run_again_is_cached(browser: Browser) -> None:
+    copy_to_new_run(browser)
+    browser.click("Submit")
+    open_latest_run(browser, 2)
+    browser.sees("Completed", 60)
+    assert task_states(browser) == {"identify": "Completed", **dict.fromkeys(STEPS, "Cached")}
+    browser.picture("cached")
+
+
+def test_with_another_model_only_the_encode_runs_and_shows_its_progress(browser: Browser, prefect_service: Running) -> None:
+    copy_to_new_run(browser)
+    browser.fill(browser.field("Model"), "tiny_encoder:two")
+    prefect_service.hold.touch()
+    browser.click("Submit")
+    open_latest_run(browser, 3)
+    browser.click("Artifacts")
+    browser.wait_until(lambda: reload_and_see(browser, "encode-progress"), "the progress", 60)
+    browser.click_link_with("encode-progress")
+    browser.sees("0 tokens of")
+    browser.picture("progress")
+    browser.driver.back()
+    prefect_service.hold.unlink()
+    browser.sees("Completed", 60)
+    states = task_states(browser)
+    assert states == {
+        "identify": "Completed",
+        "scan": "Cached",
+        "tokenize": "Cached",
+        "encode": "Completed",
+        "manifest": "Completed",
+    }
+
+
+def reload_and_see(browser: Browser, words: str) -> bool:
+    """The list of a run's artifacts doesn't renew itself."""
+    if words not in browser.text():
+        browser.driver.refresh()
+        time.sleep(1)
+    return words in browser.text()
+
+
+def open_latest_run(browser: Browser, number: int) -> None:
+    browser.sees(f"{number} Flow run", 60)
+    browser.click("bank-from-the-form")
+    browser.sees("Task Runs")
+
+
+def copy_to_new_run(browser: Browser) -> None:
+    browser.click("Open menu")
+    browser.click("Copy to new run")
+    browser.sees("Parameters")
+    assert browser.field("Name").get_attribute("value") == "from-the-form"
+
+
+def task_states(browser: Browser) -> dict[str, str]:
+    """Read the states of the task runs, by step, once all five are listed as ended."""
+    browser.click("Task Runs")
+
+    def read() -> dict[str, str]:
+        lines = browser.text().splitlines()
+        found = {}
+        for line, following in zip(lines, lines[1:], strict=False):
+            step, _, rest = line.partition("-from-the-form")
+            if rest in ("", "-all") and step in ("identify", *STEPS) and following in ("Completed", "Cached"):
+                found[step] = following
+        return found if len(found) == 1 + len(STEPS) else {}
+
+    return dict(browser.wait_until(read, "five task runs that have ended"))
 
 
 def fill_form(browser: Browser, inputs: Path, store: Path) -> None:

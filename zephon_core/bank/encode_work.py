@@ -128,9 +128,7 @@ class EncodeWork:
         done[damaged] = False
         return _OnRecord(done, damaged, int(records.records["finished_ms"].max()))
 
-    def _encode(
-        self, runner: EncodeRunner, matrix: FeatureMatrix, wanted: npt.NDArray[np.bool_], on_record: _OnRecord
-    ) -> None:
+    def _encode(self, runner: EncodeRunner, matrix: FeatureMatrix, wanted: npt.NDArray[np.bool_], on_record: _OnRecord) -> None:
         tally = self._tally
         tally.devices = runner.devices
         ledger, flaws = self._state.open_ledgers(self._part)

@@ -27,7 +27,7 @@ __all__ = ["Distinct", "Dropped"]
 _Chunks = Iterator[tuple[Bytes, Ints]]
 
 _CHUNK = 1 << 16
-_MERGE_BYTES_EACH = 48
+_MERGE_BYTES_EACH = 40
 """Memory a digest takes while runs are merged: its slot, at the table's load, and its candidate's number."""
 
 
@@ -153,7 +153,7 @@ class Distinct:
         bounds = [_bounds(run, range_bits) for run in self._runs]
         for part in range(1 << range_bits):
             size = sum(bound[part + 1] - bound[part] for bound in bounds)
-            table = DigestTable(DigestTable.memory_bytes(size), shared_bits=range_bits)
+            table = DigestTable.for_sorted(size, range_bits)
             first_candidates = np.empty(size, np.int64)
             # Generations come in order, so that the first of equal digests is the earliest.
             for run, bound in zip(self._runs, bounds, strict=True):

@@ -32,27 +32,33 @@ _LOWEST = np.int64(-(2**63))
 class DigestTable:
     """A set of digests, each with the number it was given when it was first met.
 
-    Memory stays below `memory_bytes`, also while growing. `insert` takes as many as fit; then `sorted_chunks` and `clear`.
-    shared_bits: how many leading bits are the same for all digests that will come.
+    It begins small and grows up to `memory_bytes`, what is there while it grows included. `insert` takes as many as fit; then
+    `sorted_chunks` and `clear`.
     """
 
-    def __init__(self, memory_bytes: int, *, shared_bits: int = 0) -> None:
-        largest = min(max(memory_bytes // SLOT_BYTES - _SPARE_SLOTS, 1 << 10), _LARGEST_SLOTS)
-        self._largest = largest
-        self._bits = 32 - shared_bits
+    def __init__(self, memory_bytes: int) -> None:
+        self._all_sizes = _growth(min(max(memory_bytes // SLOT_BYTES - _SPARE_SLOTS, 1 << 10), _LARGEST_SLOTS))
+        self._bits = 32
         self.clear()
+
+    @classmethod
+    def for_sorted(cls, digests: int, shared_bits: int) -> DigestTable:
+        """Make a table for so many digests that come in order, and have their `shared_bits` leading bits in common.
+
+        It has its full size from the start: in a smaller one, the first of a sorted sequence would all crowd into one end.
+        """
+        table = cls(0)
+        table._all_sizes = [int(digests / _LOAD) + (1 << 10)]
+        table._bits = 32 - shared_bits
+        table.clear()
+        return table
 
     def clear(self) -> None:
         """Forget all digests, and begin small again."""
         self._slots = np.empty((0, 3), np.int64)
-        self._sizes = _growth(self._largest)
+        self._sizes = list(self._all_sizes)
         self._slots, self._capacity = _new_slots(self._sizes.pop(0))
         self.count = 0
-
-    @staticmethod
-    def memory_bytes(digests: int) -> int:
-        """Memory that a table for so many digests needs."""
-        return (int(digests / _LOAD * 1.26) + _SPARE_SLOTS + (1 << 10)) * SLOT_BYTES
 
     def insert(self, digests: Bytes, begin: int, new: Ints) -> tuple[int, int]:
         """Add digests[begin:] in order, until the table is full.

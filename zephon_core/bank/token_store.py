@@ -141,6 +141,11 @@ class TokenWriter:
         _flush(self._ids)
         write_bytes(self._directory / LEDGER_NAME, _ledger_line(self._identity) + _ledger_line(self.done))
 
+    def forget(self) -> None:
+        """Take everything off the record: the next run begins anew."""
+        self._ledger.truncate(0)
+        _flush(self._ledger)
+
     def _flush_data(self) -> None:
         for file in (self._ids, self._offsets, self._lengths):
             _flush(file)

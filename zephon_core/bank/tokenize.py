@@ -43,7 +43,7 @@ __all__ = ["TOKENS_VERSION", "tokenize_texts"]
 TOKENS_VERSION = 1
 
 _CHUNK_BYTES = 1 << 20
-_CHECKPOINT_BYTES = 64 << 20
+_CHECKPOINT_BYTES = 32 << 20
 
 # Of the texts that a faster backend encodes, one in so many goes through the reference as well, and one in so many bytes at least.
 _CHECK_EACH_TEXTS = 1000
@@ -132,6 +132,7 @@ def tokenize_texts(
         work = _ChunkWork(texts, tokenizer, chosen.backend, spec.max_key_tokens)
         chunks = _chunks(texts, writer.done, text_count, chunk_bytes)
         with (
+            _forgotten_if_wrong(writer),
             progress.phase("tokenize", total=text_count, unit="texts") as phase,
             closing(_map(work, chunks, run.worker_count)) as results,
         ):
@@ -159,6 +160,16 @@ def tokenize_texts(
         "backend": {"name": chosen.backend.name, "reason": chosen.reason, "checked_texts": effort.checked_texts},
         "seconds": effort.seconds,
     }
+
+
+@contextmanager
+def _forgotten_if_wrong(writer: TokenWriter) -> Iterator[None]:
+    """Don't let a later run build on ids of a backend that was caught giving wrong ones: the sample may have missed others."""
+    try:
+        yield
+    except TokenizerError:
+        writer.forget()
+        raise
 
 
 def _chunks(texts: Path, done: Tally, text_count: int, chunk_bytes: int) -> Iterator[_Chunk]:

@@ -41,7 +41,7 @@ def iter_arrow(source: Source, *, paths: Sequence[str] | None = None) -> Iterato
     paths: field paths (`query`, `candidates[].text`); only the columns that they begin with are read. None: all.
     A record batch is held whole while it is cut up. Raises InputError for a source that is corrupt or cut short.
     """
-    with open_source(source.url) as handle, guard_unchanged(source, handle), arrow_errors(source.url):
+    with open_source(source.url, buffered=True) as handle, guard_unchanged(source, handle), arrow_errors(source.url):
         row = 1
         for batch, stored_bytes in _record_batches(source, handle, paths):
             for part in cut_batch(batch):

@@ -30,7 +30,7 @@ def iter_parquet(
     """
     import pyarrow.parquet as pq
 
-    with open_source(source.url) as handle, guard_unchanged(source, handle), arrow_errors(source.url):
+    with open_source(source.url, buffered=True) as handle, guard_unchanged(source, handle), arrow_errors(source.url):
         file = pq.ParquetFile(handle, buffer_size=_BUFFER_BYTES, pre_buffer=False)
         columns = _columns(file, paths)
         names = None if columns is None else [file.schema.column(number).path for number in columns]

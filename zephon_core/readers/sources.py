@@ -131,11 +131,14 @@ def _format_by_magic(url: str, head: bytes) -> str:
 
 
 @contextmanager
-def open_source(url: str) -> Iterator[BinaryIO]:
-    """Open a path or URL for reading, unbuffered if it is local; whatever goes wrong while it is open becomes an InputError."""
+def open_source(url: str, *, buffered: bool = False) -> Iterator[BinaryIO]:
+    """Open a path or URL for reading; whatever goes wrong while it is open becomes an InputError.
+
+    buffered: let `read` return all that it is asked for, at the cost of a copy; of a local file it may return less otherwise.
+    """
     path = local_path(url)
     try:
-        with cast(BinaryIO, path.open("rb", buffering=0) if path else _fsspec_open(url)) as handle:
+        with cast(BinaryIO, path.open("rb", buffering=-1 if buffered else 0) if path else _fsspec_open(url)) as handle:
             yield handle
     except FileNotFoundError:
         raise InputError(url, "does not exist") from None

@@ -8,7 +8,7 @@ their own; they all make a tokenizer.json, which `Tokenizer` takes.
 from __future__ import annotations
 
 from zephon_core.tokenizers.backends import ChosenBackend, TokenizerBackend, choose_backend
-from zephon_core.tokenizers.early_cut import EarlyCut, FirstIds, early_cut, encode_first
+from zephon_core.tokenizers.early_cut import EarlyCut, FirstIds, encode_first, find_early_cut
 from zephon_core.tokenizers.huggingface import Backend, HuggingFaceBackend, serial_encoding
 from zephon_core.tokenizers.identity import content_sha256
 from zephon_core.tokenizers.load import Tokenizer, load_tokenizer
@@ -27,8 +27,8 @@ __all__ = [
     "TokenizerBackend",
     "choose_backend",
     "content_sha256",
-    "early_cut",
     "encode_first",
+    "find_early_cut",
     "load_tokenizer",
     "serial_encoding",
 ]

@@ -30,6 +30,7 @@ __all__ = ["ChosenBackend", "TokenizerBackend", "choose_backend"]
 _LIBRARIES = ("tokenizers", "quicktok-v1")
 _PROBE_BATCH_TEXTS = 2000
 _WORTH_A_PROOF_BYTES = 32 << 20
+_WORTH_LOADING_BYTES = 4 << 20
 
 
 class TokenizerBackend(StrEnum):
@@ -73,8 +74,9 @@ def choose_backend(
         return ChosenBackend(reference, "as asked")
     recipe = _quicktok_recipe(tokenizer)
     proved = store is not None and store.find(recipe.kind, recipe.fingerprint) is not None
-    if requested == TokenizerBackend.AUTO and not proved and text_bytes < _WORTH_A_PROOF_BYTES * threads:
-        return ChosenBackend(reference, "too little text for the proof of a faster backend to pay off")
+    worthwhile_bytes = _WORTH_LOADING_BYTES if proved else _WORTH_A_PROOF_BYTES * threads
+    if requested == TokenizerBackend.AUTO and text_bytes < worthwhile_bytes:
+        return ChosenBackend(reference, "too little text for a faster backend to pay off")
 
     def produce(folder: Path) -> dict[str, int]:
         import_into(folder, tokenizer)
@@ -89,7 +91,8 @@ def choose_backend(
                 quicktok = QuicktokBackend(tokenizer, reference, Path(folder))
     except (MissingExtraError, TokenizerError) as error:
         if requested == TokenizerBackend.AUTO:
-            return ChosenBackend(reference, str(error).rstrip("."), fell_back=True)
+            subject = "quicktok" if isinstance(error, MissingExtraError) else "the tokenizer"
+            return ChosenBackend(reference, f"{subject} {error.found}", fell_back=True)
         raise
     return ChosenBackend(quicktok, "gives the ids of the Hugging Face encoder on every text of the probe")
 

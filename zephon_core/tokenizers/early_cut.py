@@ -38,7 +38,7 @@ import numpy.typing as npt
 from zephon_core.tokenizers.added_tokens import AddedTokens
 from zephon_core.tokenizers.ragged import RaggedIds, interleaved
 
-__all__ = ["RUN_SPLITS", "WORD_SPLITS", "EarlyCut", "FirstIds", "early_cut", "encode_first"]
+__all__ = ["RUN_SPLITS", "WORD_SPLITS", "EarlyCut", "FirstIds", "encode_first", "find_early_cut"]
 
 _CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _TAIL = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -105,7 +105,7 @@ class EarlyCut:
         return self.literals.search(text, 0, position + reach + 1) is not None
 
 
-def early_cut(structure: dict[str, Any], added_tokens: AddedTokens) -> tuple[EarlyCut | None, str]:
+def find_early_cut(structure: dict[str, Any], added_tokens: AddedTokens) -> tuple[EarlyCut | None, str]:
     """Find out how texts may be cut for a tokenizer, and say in words what decided it.
 
     structure: a parsed tokenizer.json; the vocabulary isn't looked at. None means that texts must be encoded whole.

@@ -11,7 +11,7 @@ import orjson
 
 from zephon_core.errors import TokenizerError
 from zephon_core.tokenizers.added_tokens import AddedTokens
-from zephon_core.tokenizers.early_cut import EarlyCut, early_cut, encode_first
+from zephon_core.tokenizers.early_cut import EarlyCut, encode_first, find_early_cut
 from zephon_core.tokenizers.huggingface import encode_with_huggingface
 from zephon_core.tokenizers.identity import content_sha256, largest_id
 from zephon_core.tokenizers.ragged import RaggedIds
@@ -71,7 +71,7 @@ class Tokenizer:
 
     @cached_property
     def _early_cut(self) -> tuple[EarlyCut | None, str]:
-        return early_cut(self.structure, self.added_tokens)
+        return find_early_cut(self.structure, self.added_tokens)
 
     @property
     def early_cut(self) -> EarlyCut | None:
