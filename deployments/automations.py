@@ -55,7 +55,9 @@ def crash_detection() -> AutomationCore:
         ),
         actions=[
             ChangeFlowRunState(
+                name=None,
                 state=StateType.CRASHED,
+                force=False,
                 message="The run's process has vanished: its heartbeat stayed out. Run it again; it goes on where it was.",
             )
         ],

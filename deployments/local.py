@@ -131,6 +131,12 @@ def up(state: Path, port: int) -> tuple[Service, bool]:
 
     Raises InputError where the port is taken by something else, WorkerError where a process doesn't start.
     """
+    if not Path("/proc/self/environ").exists():
+        raise SpecError(
+            "up",
+            "needs Linux, where it can find its processes again",
+            remedy="Start `prefect server` and `prefect worker` by hand.",
+        )
     with _locked(state):
         old = read_service(state)
         if old is not None and _alive(old.server_pid, old.token) and _alive(old.worker_pid, old.token):
@@ -289,28 +295,29 @@ def _check_port(port: int) -> None:
 def _stop(service: Service) -> int:
     """Stop the runs, then the worker, then the server, which is told how the runs ended; returns how many processes there were.
 
-    Each is asked first, and killed after the time-out.
+    Each is asked first, and killed after a while; sooner where there is no server left to report to.
     """
     seen = set(_bearers(service.token))
-    _end(seen - {service.server_pid, service.worker_pid}, service.token)
-    _end({service.worker_pid}, service.token)
-    _end({service.server_pid}, service.token)
-    _end(set(_bearers(service.token)), service.token)
+    patience_s = _STOP_TIMEOUT_S if service.server_pid in seen else _STOP_TIMEOUT_S / 10
+    _end(seen - {service.server_pid, service.worker_pid}, service.token, patience_s)
+    _end({service.worker_pid}, service.token, patience_s)
+    _end({service.server_pid}, service.token, patience_s)
+    _end(set(_bearers(service.token)), service.token, patience_s)
     return len(seen)
 
 
-def _end(pids: set[int], token: str) -> None:
+def _end(pids: set[int], token: str, patience_s: float) -> None:
     for step in (signal.SIGTERM, signal.SIGKILL):
         for pid in pids:
             if _alive(pid, token):
                 with suppress(ProcessLookupError):
                     os.kill(pid, step)
-        if _wait_until_gone(pids, token):
+        if _wait_until_gone(pids, token, patience_s):
             return
 
 
-def _wait_until_gone(pids: set[int], token: str) -> bool:
-    deadline = time.monotonic() + _STOP_TIMEOUT_S
+def _wait_until_gone(pids: set[int], token: str, patience_s: float) -> bool:
+    deadline = time.monotonic() + patience_s
     while any(_alive(pid, token) for pid in pids):
         if time.monotonic() > deadline:
             return False
@@ -346,11 +353,18 @@ def _locked(state: Path) -> Iterator[None]:
         yield
 
 
+def port_number(text: str) -> int:
+    """Read a port from the command line or $ZEPHON_PORT; 0 stands for the one that runs, or else the default."""
+    if not text.isdecimal() or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is no port: expected a number up to 65535")
+    return int(text)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
     parser = argparse.ArgumentParser(prog="python -m deployments.local", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("command", choices=("up", "down", "status"))
-    parser.add_argument("--port", type=int, default=int(os.environ.get("ZEPHON_PORT") or 0), help=f"default {DEFAULT_PORT}")
+    parser.add_argument("--port", type=port_number, default=os.environ.get("ZEPHON_PORT") or "0", help=f"default {DEFAULT_PORT}")
     parser.add_argument(
         "--state", type=Path, default=None, help="state folder; default $ZEPHON_STATE, else .zephon in the checkout"
     )

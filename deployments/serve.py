@@ -14,7 +14,7 @@ import threading
 from collections.abc import Sequence
 from types import FrameType
 
-from deployments.local import down, state_folder, status, up
+from deployments.local import down, port_number, state_folder, status, up
 from zephon_core.errors import ZephonError
 
 __all__ = ["main"]
@@ -25,7 +25,7 @@ _CHECK_S = 1.0
 def main(arguments: Sequence[str] | None = None) -> int:
     """Serve until stopped; returns 0 when asked to stop, 1 where something failed."""
     parser = argparse.ArgumentParser(prog="python -m deployments.serve", description="Server, UI and worker in the foreground.")
-    parser.add_argument("--port", type=int, default=int(os.environ.get("ZEPHON_PORT") or 0))
+    parser.add_argument("--port", type=port_number, default=os.environ.get("ZEPHON_PORT") or "0")
     chosen = parser.parse_args(arguments)
     asked = threading.Event()
 

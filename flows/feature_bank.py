@@ -26,7 +26,7 @@ from prefect.states import Failed
 from tasks.bank import encode_texts, identify_inputs, publish_bank, scan_texts, tokenize_texts, write_manifest
 from tasks.caching import bind
 from tasks.reporting import STEPS, artifact_key, publish_markdown, publish_table, route_core_logs
-from tasks.runners import choose_runner, run_of_part, stop_parts
+from tasks.runners import choose_runner, run_of_part, runner_resources, stop_parts
 from zephon_core.bank.build import BankResult, current_result
 from zephon_core.bank.encode import EncodeOutcome, read_outcome
 from zephon_core.bank.specs import BankSpec, RunOptions
@@ -127,7 +127,7 @@ class _Build:
     def _encode_parts(self, recipe: Recipe, identity: BankIdentity) -> None:
         """Encode all parts under the chosen runner. Whichever comes last commits the artifact."""
         bound = bind(encode_texts, recipe, self._store, refresh=self._refresh)
-        with choose_runner(self._run) as runner:
+        with choose_runner(self._run) as runner, runner_resources(self._run):
             try:
                 futures = [runner.submit(bound, self._part(part, identity)) for part in range(self._run.parts)]
                 for future in futures:

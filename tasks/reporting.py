@@ -155,12 +155,20 @@ class _PublishedPhase:
 class RunProgress:
     """Progress of a task run: log lines, and a progress artifact for each phase that lasts longer than `interval_s`.
 
-    step: first part of the artifacts' keys. Used as a context manager, which sends what is pending at its end.
+    subject: what the work is about, the first part of the artifacts' keys. step: the second part, left out where a phase is
+    called the same. Used as a context manager, which sends what is pending at its end.
     """
 
     def __init__(
-        self, step: str, *, logger: Any, interval_s: float = API_INTERVAL_S, log_interval_s: float = LOG_INTERVAL_S
+        self,
+        subject: str,
+        step: str,
+        *,
+        logger: Any,
+        interval_s: float = API_INTERVAL_S,
+        log_interval_s: float = LOG_INTERVAL_S,
     ) -> None:
+        self._subject = subject
         self._step = step
         self._logger = logger
         self._interval_s = interval_s
@@ -190,7 +198,7 @@ class RunProgress:
         """See `zephon_core.progress.Progress.phase`."""
         words = (self._step,) if label == self._step else (self._step, label)
         with self._log.phase(label, total=total, unit=unit) as inner:
-            phase = _PublishedPhase(inner, artifact_key(*words, "progress"), total)  # type: ignore[arg-type]
+            phase = _PublishedPhase(inner, artifact_key(self._subject, *words, "progress"), total)  # type: ignore[arg-type]
             with self._lock:
                 self._phases.append(phase)
             yield phase
@@ -234,11 +242,11 @@ class RunProgress:
                 self._logger.warning("Progress can't be shown in the UI (%s); the work goes on.", _in_short(error))
 
 
-def run_progress(step: str) -> AbstractContextManager[RunProgress | LoggingProgress]:
+def run_progress(subject: str, step: str) -> AbstractContextManager[RunProgress | LoggingProgress]:
     """Return the progress sink of the task that runs now, to be used in a `with` block; outside of a run, a plain log."""
     route_core_logs()
     if in_run():
-        return RunProgress(step, logger=get_run_logger())
+        return RunProgress(subject, step, logger=get_run_logger())
     return nullcontext(LoggingProgress())
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import threading
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from prefect.task_runners import ProcessPoolTaskRunner, TaskRunner, ThreadPoolTaskRunner
@@ -14,7 +15,7 @@ from zephon_core.bank.specs import RunOptions
 from zephon_core.bank.specs import TaskRunner as RunnerName
 from zephon_core.errors import MissingExtraError
 
-__all__ = ["choose_runner", "prepare_process", "run_of_part", "stop_parts"]
+__all__ = ["choose_runner", "prepare_process", "run_of_part", "runner_resources", "stop_parts"]
 
 
 def choose_runner(run: RunOptions) -> TaskRunner[Any]:
@@ -34,6 +35,15 @@ def run_of_part(run: RunOptions, part: int) -> RunOptions:
     if run.task_runner in (RunnerName.THREAD, RunnerName.PROCESS):
         update["workers"] = max(1, run.worker_count // _parts_at_once(run))
     return run.model_copy(update=update)
+
+
+def runner_resources(run: RunOptions) -> AbstractContextManager[Any]:
+    """Return the context in which parts are submitted: on Ray each claims one GPU when it is to use one, else Ray shows it none."""
+    if run.task_runner is RunnerName.RAY and run.device.startswith("cuda"):
+        from prefect_ray.context import remote_options
+
+        return remote_options(num_gpus=1)
+    return nullcontext()
 
 
 def _parts_at_once(run: RunOptions) -> int:

@@ -126,9 +126,13 @@ class LedgerRecords(NamedTuple):
 def read_records(path: Path, identity: str, kind: np.dtype[Any] = BLOCK_RECORD) -> LedgerRecords:
     """Read the whole records of a ledger file, in the order in which they were written; torn and damaged ones are left out.
 
+    A file that is gone, removed by whoever finished the work, holds none.
     Raises MismatchError if the file belongs to other work, CorruptArtifactError if it is no ledger.
     """
-    content = path.read_bytes()
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        content = b""
     if len(content) < _HEADER.size:
         return LedgerRecords(np.zeros(0, kind), np.zeros(0, np.bool_))
     _check_header(path, content[: _HEADER.size], _header(identity, kind))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from zephon_core.bank.encode_run import make_plan
 from zephon_core.bank.specs import EncodeSpec, RunOptions
 from zephon_core.errors import InputError, LeaseHeldError, MismatchError, ModelError, SpecError, WorkerError
 from zephon_core.ledger import BLOCK_RECORD
+from zephon_core.progress import NULL_PROGRESS
 
 PLUGIN = '''
 import os
@@ -179,6 +181,35 @@ def test_normalisation_can_be_switched_off_and_float32_can_be_stored(encode: Enc
     ids = some_texts(400)[5]
     assert features.dtype == np.float32
     assert np.allclose(features[5], np.cos(sum(ids) * np.arange(1, 9) * 0.37 + len(ids)), atol=1e-6)
+
+
+def cut_marks(ledger: Path) -> None:
+    """Make all records of a ledger provisional: cut the marks off, as a power cut before a flush would have."""
+    content = ledger.read_bytes()
+    step = BLOCK_RECORD.itemsize
+    records = [content[place : place + step] for place in range(64, len(content), step)]
+    ledger.write_bytes(content[:64] + b"".join(record for record in records if record[:8] != b"\xff" * 8))
+
+
+class Meanwhile:
+    """A progress sink that lets something happen once, before the first block is encoded or after the last one is flushed."""
+
+    def __init__(self, before: Callable[[], None] | None = None, after: Callable[[], None] | None = None) -> None:
+        self.before, self.after = before, after
+
+    @contextmanager
+    def phase(self, label: str, *, total: float | None, unit: str) -> Iterator[Any]:
+        before, self.before = self.before, None
+        after, self.after = self.after, None
+        if before:
+            before()
+        with NULL_PROGRESS.phase(label, total=total, unit=unit) as phase:
+            yield phase
+        if after:
+            after()
+
+    def note(self, message: str) -> None:
+        pass
 
 
 class TestFinished:
@@ -482,21 +513,13 @@ class TestDamage:
         matrix.flush()
         assert begun("a", rows="0:300").damaged_blocks == 2
 
-    def provisional(self, encode: Encode) -> None:
-        """Make all records provisional: cut the marks off, as a power cut before a flush would have."""
-        ledger = encode.root / "a" / "blocks.all.ledger"
-        content = ledger.read_bytes()
-        step = BLOCK_RECORD.itemsize
-        records = [content[place : place + step] for place in range(64, len(content), step)]
-        ledger.write_bytes(content[:64] + b"".join(record for record in records if record[:8] != b"\xff" * 8))
-
     def test_blocks_that_were_never_flushed_count_only_once_they_are_found_intact(
         self, begun: Encode, encoded: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         for name, value in (("_READ_ALL_BYTES", 100), ("_LATEST_BLOCKS", 1), ("_SAMPLE_ONE_IN", 1000)):
             monkeypatch.setattr(f"zephon_core.bank.encode_state.{name}", value)
         there = read_outcome(begun.root / "a").blocks_done
-        self.provisional(begun)
+        cut_marks(begun.root / "a" / "blocks.all.ledger")
         assert read_outcome(begun.root / "a").blocks_done == 0
         assert not valid_rows(begun.root / "a", begun.tokens).any()
         matrix = np.load(begun.root / "a" / "features.f16.npy", mmap_mode="r+")
@@ -529,33 +552,50 @@ class TestDamage:
         there = np.flatnonzero(valid_rows(begun.root / "b", begun.tokens))
         path = begun.root / "b" / "features.f16.npy"
 
-        class Undoing:
-            """A progress sink that undoes a write while the last part is at work."""
-
-            def __init__(self) -> None:
-                self.undone = False
-
-            def phase(self, label: str, *, total: float | None, unit: str) -> Any:
-                from contextlib import nullcontext
-
-                if not self.undone:
-                    matrix = np.load(path, mmap_mode="r+")
-                    matrix[there[7]] = 0
-                    matrix.flush()
-                    self.undone = True
-                from zephon_core.progress import NULL_PROGRESS
-
-                return NULL_PROGRESS.phase(label, total=total, unit=unit) or nullcontext()
-
-            def note(self, message: str) -> None:
-                pass
+        def undo() -> None:
+            matrix = np.load(path, mmap_mode="r+")
+            matrix[there[7]] = 0
+            matrix.flush()
 
         run = RunOptions(parts=3, part=2)
-        outcome = encode_tokens(begun.tokens, begun.spec, begun.root / "b", run=run, progress=Undoing())
+        outcome = encode_tokens(begun.tokens, begun.spec, begun.root / "b", run=run, progress=Meanwhile(before=undo))
         assert outcome.damaged_blocks == 1
         assert not outcome.complete or begun.matrix("b") == begun.matrix("whole")
         assert begun("b").complete
         assert begun.matrix("b") == begun.matrix("whole")
+
+
+class TestPartsAtOnce:
+    """What the other parts are doing at this moment is neither judged nor waited for; whoever is last finishes the whole."""
+
+    def test_what_another_part_has_not_flushed_is_its_own_business(self, encode: Encode, encoded: Any) -> None:
+        encode("whole")
+        first = encode("a", parts=2, part=0)
+        cut_marks(encode.root / "a" / "blocks.part-0000-of-0002.ledger")
+        encoded()
+        second = encode("a", parts=2, part=1)
+        assert second.blocks_done == second.blocks - first.blocks_done == len(encoded())
+        assert not second.complete
+        again = encode("a", parts=2, part=0)
+        assert (again.complete, again.rows_now) == (True, 0)
+        assert encode.matrix("a") == encode.matrix("whole")
+
+    @pytest.mark.parametrize("moved", [False, True])
+    def test_of_two_that_end_together_one_finishes(self, encode: Encode, moved: bool) -> None:
+        encode("whole")
+        encode("a", parts=2, part=0)
+
+        def finish_first() -> None:
+            assert encode("a", parts=2, part=0).complete
+            if moved:
+                (encode.root / "a").rename(encode.root / "artifact")
+
+        folder = encode.root / "a"
+        run = RunOptions(parts=2, part=1)
+        outcome = encode_tokens(encode.tokens, encode.spec, folder, run=run, progress=Meanwhile(after=finish_first))
+        assert (outcome.complete, outcome.encoded_rows) == (True, 400)
+        assert encode.matrix("artifact" if moved else "a") == encode.matrix("whole")
+        assert folder.exists() != moved
 
 
 def test_a_second_run_of_the_same_part_is_refused_while_the_first_is_at_work(encode: Encode) -> None:

@@ -41,6 +41,13 @@ def test_a_port_in_use_is_one_line_and_leaves_nothing(prefect_service: Running, 
     assert not (tmp_path / "service.json").exists()
 
 
+@pytest.mark.parametrize("port", ["65536", "-1", "http"])
+def test_what_is_no_port_is_a_matter_of_usage(tmp_path: Path, port: str) -> None:
+    done = local(tmp_path, "up", "--port", port, check=False)
+    assert done.returncode == 2 and not (tmp_path / "service.json").exists()
+    assert "expected" in done.stderr.splitlines()[-1]
+
+
 @pytest.mark.parametrize("record", ["{", "[]", '{"port": "x"}'])
 def test_an_unreadable_record_is_none(tmp_path: Path, record: str) -> None:
     (tmp_path / "service.json").write_text(record)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,9 @@ import pytest
 
 TESTS = Path(__file__).resolve().parent.parent
 PROGRAMS = TESTS / "flows" / "programs"
+# Where this process imports Prefect, to look at a class or a schema, it leaves the user's own Prefect alone.
+os.environ["PREFECT_HOME"] = str(Path(tempfile.gettempdir()) / "zephon-tests-prefect")
+
 sys.path[:0] = [str(PROGRAMS), str(TESTS / "deployments" / "programs")]
 
 from shared_service import Running, prefect_service  # noqa: E402, F401 - the fixture

@@ -29,7 +29,7 @@ def test_progress_makes_at_most_one_call_in_two_seconds(watched: dict[str, Any])
 
 def test_a_long_phase_has_an_artifact_and_ends_at_100(watched: dict[str, Any]) -> None:
     (artifact,) = progress_artifacts(watched)
-    assert artifact["key"] == "work-progress"
+    assert artifact["key"] == "some-work-progress"
     assert artifact["data"] == 100.0
     assert re.match(r"work: [56] s of 6 s \(\d+%\), 1 s/s", artifact["description"])
 
@@ -62,7 +62,7 @@ def test_tasks_in_threads_end_when_their_run_is_told_to_stop(flows: Any) -> None
 
 
 def test_outside_of_a_run_progress_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    with run_progress("scan") as progress, progress.phase("scan", total=2, unit="B") as phase:
+    with run_progress("bank", "scan") as progress, progress.phase("scan", total=2, unit="B") as phase:
         phase.advance(2)
     assert "scan: 2 B of 2 B (100%)" in caplog.text
 

@@ -68,11 +68,11 @@ def test_blocks_hold_every_line_once(tmp_path_factory, lines, block_bytes, max_r
             line = piece.removesuffix(b"\n")
             assert block.length == len(line.removesuffix(b"\r") if piece.endswith(b"\n") else line) > max_row_bytes
             assert line.startswith(block.head)
-            assert len(block.head) == min(len(line), 1024)
+            assert len(block.head) == min(block.length, 1024)
         rebuilt += piece
         place += len(piece)
     assert rebuilt == content[bom:]
-    assert stored == len(content)
+    assert stored == len(content) or not content[bom:]
 
 
 def test_a_long_line_is_never_held(tmp_path):

@@ -54,6 +54,7 @@ def test_a_name_with_glob_letters_that_exists_is_taken_as_it_is(here):
         ("memory://nowhere/*.jsonl", "matches no file"),
         ("memory://nowhere.jsonl", "does not exist"),
         ("nosuchscheme://a.jsonl", "can't be opened"),
+        ("http://127.0.0.1:9/a.jsonl", "can't be read|does not exist"),
         ("a\0b.jsonl", "does not exist"),
         ("x" * 300, "does not exist"),
     ],

@@ -72,14 +72,24 @@ def _byte_level(
 
 
 @pytest.fixture(scope="session")
-def sentencepiece_like() -> dict[str, Any]:
-    """The tokenizer.json of a BPE with byte fallback that sees the whole text as one word."""
+def sentencepiece_like() -> Callable[..., dict[str, Any]]:
+    """A function (within words) -> the tokenizer.json of a BPE with byte fallback that sees the text as one word, as Gemma's does.
+
+    within words: no token reaches past a word.
+    """
+    return _sentencepiece_like
+
+
+def _sentencepiece_like(*, within_words: bool = True) -> dict[str, Any]:
     tokenizer = Tokenizer(models.BPE(byte_fallback=True, unk_token="<unk>", fuse_unk=True))
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="never", split=within_words)
+    special = ["<unk>", *(f"<0x{byte:02X}>" for byte in range(256))]
+    trainer = trainers.BpeTrainer(
+        vocab_size=700, special_tokens=special, show_progress=False, limit_alphabet=150, max_token_length=9
+    )
+    tokenizer.train_from_iterator(CORPUS * 2, trainer)
     tokenizer.normalizer = normalizers.Replace(" ", "▁")
     tokenizer.pre_tokenizer = pre_tokenizers.Split(" ", behavior="merged_with_previous")
-    special = ["<unk>", *(f"<0x{byte:02X}>" for byte in range(256))]
-    trainer = trainers.BpeTrainer(vocab_size=900, special_tokens=special, show_progress=False, max_token_length=8)
-    tokenizer.train_from_iterator(CORPUS * 2, trainer)
     definition: dict[str, Any] = json.loads(tokenizer.to_str())
     definition["added_tokens"] = definition["added_tokens"][:1]
     return definition

@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken
 
-from zephon_core.tokenizers import RaggedIds, Tokenizer, encode_first, load_tokenizer
+from zephon_core.tokenizers import RaggedIds, Tokenizer, encode_first, find_early_cut, load_tokenizer
+from zephon_core.tokenizers.added_tokens import AddedTokens
 from zephon_core.tokenizers.early_cut import WORD_SPLITS
 from zephon_core.tokenizers.probe import probe_texts
 
@@ -51,7 +52,9 @@ def loaded(definition: dict[str, Any]) -> Tokenizer:
 
 
 @pytest.fixture(scope="module")
-def cut_tokenizers(byte_level: Callable[..., dict[str, Any]], minilm_folder: Path) -> dict[str, Tokenizer]:
+def cut_tokenizers(
+    byte_level: Callable[..., dict[str, Any]], sentencepiece_like: Callable[..., dict[str, Any]], minilm_folder: Path
+) -> dict[str, Tokenizer]:
     """One tokenizer of each structure that is cut."""
     definitions = {name: byte_level(name, nfc=name in ("qwen2", "o200k")) for name in WORD_SPLITS}
     definitions["deepseek"]["pre_tokenizer"]["pretokenizers"][:0] = [
@@ -67,6 +70,19 @@ def cut_tokenizers(byte_level: Callable[..., dict[str, Any]], minilm_folder: Pat
     definitions["removed"]["pre_tokenizer"]["pretokenizers"][0] |= {"behavior": "Removed", "invert": True}
     definitions["awkward"] = byte_level("qwen2", added=AWKWARD)
     definitions["normalized tokens"] = byte_level("llama3", nfc=False, added=(AddedToken("Ende", normalized=True),))
+    definitions["gemma"] = sentencepiece_like()
+    definitions["gemma"]["added_tokens"].append({**definitions["gemma"]["added_tokens"][0], "id": 5000, "content": "<|end|>"})
+    definitions["mistral"] = sentencepiece_like()
+    start = {"type": "Replace", "pattern": {"Regex": r"\A▁"}, "content": "▁▁"}
+    definitions["mistral"]["normalizer"] = {"type": "Sequence", "normalizers": [definitions["gemma"]["normalizer"], start]}
+    definitions["mistral"]["pre_tokenizer"] = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": False}
+    definitions["llama"] = sentencepiece_like()
+    prepended = {"type": "Prepend", "prepend": "▁"}
+    definitions["llama"]["normalizer"] = {"type": "Sequence", "normalizers": [prepended, definitions["gemma"]["normalizer"]]}
+    definitions["llama"]["pre_tokenizer"] = None
+    definitions["metaspace"] = sentencepiece_like()
+    definitions["metaspace"]["normalizer"] = None
+    definitions["metaspace"]["pre_tokenizer"] = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "first", "split": True}
     cased = load_tokenizer(minilm_folder).definition()
     cased["normalizer"] |= {"lowercase": False, "handle_chinese_chars": False, "clean_text": False}
     return {name: loaded(definition) for name, definition in definitions.items()} | {
@@ -80,6 +96,7 @@ def split(regex: str) -> dict[str, Any]:
 
 
 STRUCTURES = [*WORD_SPLITS, "digits", "prefixed", "removed", "awkward", "normalized tokens", "minilm", "cased"]
+STRUCTURES += ["gemma", "mistral", "llama", "metaspace"]
 
 
 def whole(tokenizer: Tokenizer, text: str) -> list[int]:
@@ -169,6 +186,7 @@ def test_a_cut_never_falls_into_an_added_token(cut_tokenizers: dict[str, Tokeniz
     assert cut.find("word<|end|>", 1) == 4
     assert cut.find("word<|end|>", 5) is None
     assert cut.find("word<|end |>", 5) == 9
+    assert cut.find("word <|end|><think>word<|end|>word ", 5) == 23
 
 
 @pytest.mark.parametrize(
@@ -197,9 +215,6 @@ def test_a_cut_never_falls_into_an_added_token(cut_tokenizers: dict[str, Tokeniz
 def test_other_structures_are_encoded_whole(
     change: Callable[[dict[str, Any]], object], reason: str, byte_level: Callable[..., dict[str, Any]]
 ) -> None:
-    from zephon_core.tokenizers import find_early_cut
-    from zephon_core.tokenizers.added_tokens import AddedTokens
-
     definition = byte_level("qwen2")
     assert find_early_cut(definition, AddedTokens.of(definition))[0] is not None
     change(definition)
@@ -208,8 +223,34 @@ def test_other_structures_are_encoded_whole(
     assert reason in words
 
 
-def test_a_text_seen_as_one_word_is_encoded_whole(sentencepiece_like: dict[str, Any]) -> None:
-    tokenizer = loaded(sentencepiece_like)
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda d: d["model"]["vocab"].update({"e▁t": 9000}),
+        lambda d: d["model"]["vocab"].update({"<0xE4>▁": 9000}),
+        lambda d: d["model"]["vocab"].update({"<unk>▁": 9000}),
+        lambda d: d["model"].update(unk_token=None),
+        lambda d: d["model"].update(ignore_merges=True),
+        lambda d: d["model"].update(end_of_word_suffix="</w>"),
+        lambda d: d["model"]["vocab"].pop("▁"),
+        lambda d: d.update(normalizer=None),
+        lambda d: d.update(normalizer={"type": "Replace", "pattern": {"String": " "}, "content": "_"}),
+        lambda d: d.update(normalizer={"type": "Sequence", "normalizers": [d["normalizer"], {"type": "NFKC"}]}),
+        lambda d: d.update(pre_tokenizer={"type": "Split", "pattern": {"String": "e"}, "behavior": "Isolated", "invert": False}),
+        lambda d: d.update(pre_tokenizer={"type": "Whitespace"}),
+    ],
+)
+def test_texts_seen_as_one_word_are_cut_only_where_no_token_reaches(
+    change: Callable[[dict[str, Any]], object], sentencepiece_like: Callable[..., dict[str, Any]]
+) -> None:
+    definition = sentencepiece_like()
+    assert find_early_cut(definition, AddedTokens.of(definition))[1] == "between a letter and a blank"
+    change(definition)
+    assert find_early_cut(definition, AddedTokens.of(definition))[0] is None
+
+
+def test_a_vocabulary_of_tokens_past_words_is_encoded_whole(sentencepiece_like: Callable[..., dict[str, Any]]) -> None:
+    tokenizer = loaded(sentencepiece_like(within_words=False))
     assert tokenizer.early_cut is None
     text = "ein Wort und noch eins " * 200
     first = encode_first(tokenizer.encode_batch, [text, ""], 7, tokenizer.early_cut)

@@ -6,6 +6,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -60,8 +61,22 @@ class Browser:
     def text(self) -> str:
         return str(self.driver.find_element("tag name", "body").text)
 
-    def sees(self, words: str, timeout_s: float = 30.0) -> None:
-        self.wait_until(lambda: words in self.text(), repr(words), timeout_s)
+    def sees(self, words: str) -> None:
+        self.wait_until(lambda: words in self.text(), repr(words))
+
+    def sees_at_last(self, words: str, times: int = 1) -> None:
+        """See what comes with time, by loading the page again: it renews itself twice a minute only."""
+
+        def look() -> bool:
+            deadline = time.monotonic() + 3
+            while self.text().count(words) < times:
+                if time.monotonic() > deadline:
+                    self.driver.refresh()
+                    return False
+                time.sleep(0.1)
+            return True
+
+        self.wait_until(look, repr(words), 90)
 
     def click(self, words: str, selector: str = "button, a, [role=menuitem], [role=tab]") -> None:
         def find() -> Any:
@@ -165,7 +180,7 @@ def test_a_run_from_the_form_builds_a_bank(browser: Browser, inputs: Path, store
     browser.picture("form")
     browser.click("Submit")
     open_latest_run(browser, 1)
-    browser.sees("Completed", 60)
+    browser.sees_at_last("Completed")
     browser.picture("run")
     assert task_states(browser) == {"identify": "Completed", **dict.fromkeys(STEPS, "Completed")}
     browser.picture("task-runs")
@@ -189,7 +204,7 @@ def test_the_same_run_again_is_cached(browser: Browser) -> None:
     copy_to_new_run(browser)
     browser.click("Submit")
     open_latest_run(browser, 2)
-    browser.sees("Completed", 60)
+    browser.sees_at_last("Completed")
     assert task_states(browser) == {"identify": "Completed", **dict.fromkeys(STEPS, "Cached")}
     browser.picture("cached")
 
@@ -201,13 +216,13 @@ def test_with_another_model_only_the_encode_runs_and_shows_its_progress(browser:
     browser.click("Submit")
     open_latest_run(browser, 3)
     browser.click("Artifacts")
-    browser.wait_until(lambda: reload_and_see(browser, "encode-progress"), "the progress", 60)
-    browser.click_link_with("encode-progress")
+    browser.sees_at_last("bank-from-the-form-encode-progress")
+    browser.click_link_with("bank-from-the-form-encode-progress")
     browser.sees("0 tokens of")
     browser.picture("progress")
     browser.driver.back()
     prefect_service.hold.unlink()
-    browser.sees("Completed", 60)
+    browser.sees_at_last("Completed")
     states = task_states(browser)
     assert states == {
         "identify": "Completed",
@@ -218,16 +233,8 @@ def test_with_another_model_only_the_encode_runs_and_shows_its_progress(browser:
     }
 
 
-def reload_and_see(browser: Browser, words: str) -> bool:
-    """The list of a run's artifacts doesn't renew itself."""
-    if words not in browser.text():
-        browser.driver.refresh()
-        time.sleep(1)
-    return words in browser.text()
-
-
 def open_latest_run(browser: Browser, number: int) -> None:
-    browser.sees(f"{number} Flow run", 60)
+    browser.sees_at_last("bank-from-the-form", number)  # a run gets its name when it starts
     browser.click("bank-from-the-form")
     browser.sees("Task Runs")
 
@@ -242,11 +249,12 @@ def copy_to_new_run(browser: Browser) -> None:
 def task_states(browser: Browser) -> dict[str, str]:
     """Read the states of the task runs, by step, once all five are listed as ended."""
     browser.click("Task Runs")
+    browser.sees_at_last("manifest-from-the-form")
 
     def read() -> dict[str, str]:
         lines = browser.text().splitlines()
         found = {}
-        for line, following in zip(lines, lines[1:], strict=False):
+        for line, following in pairwise(lines):
             step, _, rest = line.partition("-from-the-form")
             if rest in ("", "-all") and step in ("identify", *STEPS) and following in ("Completed", "Cached"):
                 found[step] = following

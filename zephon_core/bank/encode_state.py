@@ -12,10 +12,13 @@ Everything that is left when the work is finished is a function of the identity 
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
+import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -165,9 +168,9 @@ class EncodeState:
             self._write()
         self._refuse_differing({name: self.document[name] for name in now}, now)
 
-    def records(self) -> LedgerRecords:
-        """Return the latest ledger record of each block that has one and isn't void: `BLOCK_RECORD`, by block."""
-        records, flushed = read_union(self.ledger_paths, self.identity_sha256)
+    def records(self, paths: Sequence[Path] | None = None) -> LedgerRecords:
+        """Return the latest record, in all ledgers or those at `paths`, of each block that has one and isn't void, by block."""
+        records, flushed = read_union(self.ledger_paths if paths is None else paths, self.identity_sha256)
         there = (records["rows"] > 0) & (records["block"] < self.block_count)
         return LedgerRecords(records[there], flushed[there])
 
@@ -191,11 +194,7 @@ class EncodeState:
             path = self.directory / POISON_NAME
             poison: Table = np.load(path) if path.exists() else np.zeros(0, POISON_TABLE)
             return poison
-        return self._poison(self._counted())
-
-    def poison_on_record(self) -> Table:
-        """Return the unusable rows of all blocks on record, provisional ones too: `POISON_TABLE`, by row."""
-        return self._poison(self.records().records)
+        return self.poison_of(self._counted())
 
     def _counted(self) -> Table:
         records, flushed = self.records()
@@ -210,14 +209,26 @@ class EncodeState:
             ledger.close()
             raise
 
-    def finish(self, receipt: Mapping[str, Any] | None) -> None:
+    @contextmanager
+    def finishing(self) -> Iterator[None]:
+        """Let one process at a time finish; where a directory can't be locked several do, with the same result.
+
+        Raises FileNotFoundError if the directory has been moved away.
+        """
+        handle = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            with suppress(OSError):
+                fcntl.flock(handle, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(handle)
+
+    def finish(self, records: Table, poison: Table, receipt: Mapping[str, Any]) -> None:
         """Write the tables of an encode whose blocks are all done, and remove the ledgers."""
-        records = self.records().records
-        poison = self._poison(records)
         if len(poison):
             _save(self.directory / POISON_NAME, poison)
         _save(self.directory / BLOCKS_NAME, self._table(records))
-        self.document |= {"receipt": receipt and dict(receipt), "finished": True}
+        self.document |= {"receipt": dict(receipt), "finished": True}
         self._write()
         self.sweep()
 
@@ -239,7 +250,8 @@ class EncodeState:
             table[name][records["block"]] = records[name]
         return table
 
-    def _poison(self, records: Table) -> Table:
+    def poison_of(self, records: Table) -> Table:
+        """Return the unusable rows of the blocks in `records`: `POISON_TABLE`, by row."""
         flaws = read_union(self.flaw_paths, self.identity_sha256, FLAW_RECORD, key="row").records
         flaws = flaws[np.isin(flaws["block"], records["block"][records["flaws"] > 0])]
         poison = np.zeros(len(flaws), POISON_TABLE)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +19,7 @@ from zephon_core.bank.matrix import FeatureMatrix
 from zephon_core.bank.receipts import measure_receipt
 from zephon_core.bank.specs import EncodeSpec, RunOptions, StoreDtype
 from zephon_core.budget import BlockPlan
+from zephon_core.ledger import LedgerRecords
 from zephon_core.progress import Progress
 
 __all__ = ["EncodeWork", "features_file"]
@@ -45,10 +47,9 @@ class _Tally:
 
 @dataclass(frozen=True)
 class _OnRecord:
-    """done: bool [blocks]; damaged: blocks on record whose bytes are others; latest_ms: time of the latest record."""
+    """done: bool [blocks]; latest_ms: time of the latest record."""
 
     done: npt.NDArray[np.bool_]
-    damaged: Blocks
     latest_ms: int
 
 
@@ -85,16 +86,15 @@ class EncodeWork:
             most = max(1, int(np.count_nonzero(wanted)))
             runner = stack.enter_context(open_runner(self._tokens.directory, self._spec, self._run, most_workers=most))
             self._state.settle(forward=runner.facts.forward, hidden_size=runner.facts.hidden_size)
-            matrix = stack.enter_context(self._open_matrix())
             if wanted.any():
-                self._encode(runner, matrix, wanted, on_record)
-            return self._finish(runner, matrix)
+                self._encode(runner, wanted, on_record.latest_ms)
+            return self._finish(runner)
 
     def outcome(self) -> EncodeOutcome:
         """Return what is done now, and how this run went."""
         tally = self._tally
         return replace(
-            standing(self._state, allow_poison=self._spec.allow_poison),
+            self._standing(),
             devices=tally.devices,
             rows_now=tally.rows,
             tokens_now=tally.tokens,
@@ -104,68 +104,124 @@ class EncodeWork:
             damaged_blocks=tally.damaged,
         )
 
-    def _open_matrix(self) -> FeatureMatrix:
-        path = self._state.directory / features_file(self._spec)
-        return FeatureMatrix(path, self._plan.row_count, self._state.hidden_size, np.dtype(self._spec.store_dtype.value))
+    def _standing(self) -> EncodeOutcome:
+        allow_poison = self._spec.allow_poison
+        try:
+            if (state := EncodeState.read(self._state.directory)) is not None:
+                return standing(state, allow_poison=allow_poison)
+        except FileNotFoundError:
+            pass  # moved away between two reads
+        # Another process, which did the last part, has finished the work and put it where it belongs.
+        return replace(
+            standing(self._state, allow_poison=allow_poison),
+            encoded_rows=self._plan.row_count,
+            blocks_done=len(self._plan),
+            complete=True,
+        )
 
     def _look(self) -> _OnRecord:
-        """Read the ledgers, and compare the matrix with them."""
-        records = self._state.records()
-        blocks = records.records["block"].astype(np.int64)
+        """Read the ledgers, and compare with the matrix what this process answers for.
+
+        That is its own part, or everything if there are no parts: what another process may be writing at this moment, on another
+        host perhaps, isn't judged, and counts once it is flushed. What turns out to be damaged is taken off the record, and
+        what is intact is flushed.
+        """
+        everything = self._state.records()
         done = np.zeros(len(self._plan), np.bool_)
-        if not len(blocks):
-            return _OnRecord(done, np.zeros(0, np.int64), 0)
-        if (self._state.directory / features_file(self._spec)).exists():
-            with self._open_matrix() as matrix:
-                damaged = damaged_blocks(matrix, self._plan, records)
-            damaged = np.union1d(damaged, self._state.without_flaws(records.records))
-        else:
-            damaged = blocks
+        if not len(everything.records):
+            return _OnRecord(done, 0)
+        latest_ms = int(everything.records["finished_ms"].max())
+        own_paths = [
+            path for path in self._state.ledger_paths if self._run.part is None or path.name == f"blocks.{self._part}.ledger"
+        ]
+        own = self._state.records(own_paths)
+        done[everything.records["block"][everything.flushed]] = True
+        done[own.records["block"]] = True
+        damaged = self._damaged(own)
         if len(damaged):
             self._progress.note(f"{len(damaged):,} finished blocks hold other bytes than were written, and are encoded again")
-            self._tally.damaged += len(damaged)
-        done[blocks] = True
-        done[damaged] = False
-        return _OnRecord(done, damaged, int(records.records["finished_ms"].max()))
+            done[damaged] = False
+            latest_ms = self._void(damaged, latest_ms)
+        if not own.flushed.all() and self._matrix_path.exists():
+            for path in own_paths:
+                self._flush(path.name.removeprefix("blocks.").removesuffix(".ledger"))
+        return _OnRecord(done, latest_ms)
 
-    def _encode(self, runner: EncodeRunner, matrix: FeatureMatrix, wanted: npt.NDArray[np.bool_], on_record: _OnRecord) -> None:
+    def _damaged(self, own: LedgerRecords) -> Blocks:
+        if not self._matrix_path.exists():
+            return own.records["block"].astype(np.int64)
+        with self._open_matrix() as matrix:
+            return np.union1d(damaged_blocks(matrix, self._plan, own), self._state.without_flaws(own.records))
+
+    def _void(self, damaged: Blocks, latest_ms: int) -> int:
+        """Take damaged blocks off the record; return the time of the latest record then, in milliseconds."""
+        self._tally.damaged += len(damaged)
+        ledger, flaws = self._state.open_ledgers(self._part)
+        with ledger, flaws:
+            self._state.void(ledger, damaged, latest_ms + 1)
+        return max(latest_ms + 1, time.time_ns() // 1_000_000)
+
+    def _flush(self, part: str) -> None:
+        """Make records that a killed process left provisional count: they were found intact, and now they are on the device."""
+        ledger, flaws = self._state.open_ledgers(part)
+        with self._open_matrix() as matrix, ledger, flaws:
+            flush_all(matrix, flaws, ledger)
+
+    def _encode(self, runner: EncodeRunner, wanted: npt.NDArray[np.bool_], latest_ms: int) -> None:
         tally = self._tally
         tally.devices = runner.devices
-        ledger, flaws = self._state.open_ledgers(self._part)
         total = int(self._block_tokens[wanted].sum())
-        with ledger, flaws, self._progress.phase("encode", total=total, unit="tokens") as phase:
-            self._state.void(ledger, on_record.damaged, on_record.latest_ms + 1)
-            flush_all(matrix, flaws, ledger)  # what a killed run left provisional was found intact
+        with ExitStack() as stack:
+            matrix = stack.enter_context(self._open_matrix())
+            ledger, flaws = map(stack.enter_context, self._state.open_ledgers(self._part))
+            phase = stack.enter_context(self._progress.phase("encode", total=total, unit="tokens"))
+            writer = stack.enter_context(BlockWriter(self._plan, matrix, ledger, flaws, not_before_ms=latest_ms + 1))
             before = time.monotonic()
-            with BlockWriter(self._plan, matrix, ledger, flaws, not_before_ms=on_record.latest_ms + 2) as writer:
-                for worker, results in runner.run(unit_jobs(self._plan, self._units, wanted, runner.facts)):
-                    tokens = 0
-                    for result in results:
-                        writer.put(worker, result)
-                        tokens += int(self._block_tokens[result.block])
-                        tally.rows += len(result.finished.flaws)
-                    tally.tokens += tokens
-                    tally.throughput.add(time.monotonic() - before, tokens)
-                    phase.advance(tokens)
+            for worker, results in runner.run(unit_jobs(self._plan, self._units, wanted, runner.facts)):
+                tokens = 0
+                for result in results:
+                    writer.put(worker, result)
+                    tokens += int(self._block_tokens[result.block])
+                    tally.rows += len(result.finished.flaws)
+                tally.tokens += tokens
+                tally.throughput.add(time.monotonic() - before, tokens)
+                phase.advance(tokens)
             tally.encode_s += time.monotonic() - before
 
-    def _finish(self, runner: EncodeRunner, matrix: FeatureMatrix) -> bool:
-        """Once the blocks of all parts are on record, check them, measure and tidy; see `advance` for what is returned."""
-        records = self._state.records()
-        if len(records.records) < len(self._plan):
-            return True
-        matrix.sync()  # blocks that other processes left provisional too
-        if len(self._state.ledger_paths) > 1:  # hosts that share a file system can undo one another's writes
-            damaged = damaged_blocks(matrix, self._plan, records, thorough=True)
-            if len(damaged):
-                ledger, flaws = self._state.open_ledgers(self._part)
-                with ledger, flaws:
-                    self._state.void(ledger, damaged, int(records.records["finished_ms"].max()) + 1)
-                    flush_all(matrix, flaws, ledger)
-                self._tally.damaged += len(damaged)
-                return False
-        self._state.finish(measure_receipt(matrix, self._tokens, self._spec, runner, self._state.poison_on_record()["row"]))
+    def _finish(self, runner: EncodeRunner) -> bool:
+        """Once the blocks of all parts are on record and flushed, check, measure and tidy; see `advance` for what is returned.
+
+        Of processes that get here at once, one does it.
+        """
+        try:
+            with self._state.finishing():
+                current = EncodeState.read(self._state.directory)
+                if current is None or current.finished:
+                    return True
+                records, flushed = self._state.records()
+                if len(records) < len(self._plan) or not flushed.all():
+                    return True  # whoever is still at work will find that nothing is missing
+                with self._open_matrix() as matrix:
+                    if len(self._state.ledger_paths) > 1:  # hosts that share a file system can undo one another's writes
+                        damaged = damaged_blocks(matrix, self._plan, LedgerRecords(records, flushed), thorough=True)
+                        if len(damaged):
+                            self._void(damaged, int(records["finished_ms"].max()))
+                            return False
+                    poison = self._state.poison_of(records)
+                    receipt = measure_receipt(matrix, self._tokens, self._spec, runner, poison["row"])
+                self._state.finish(records, poison, receipt)
+        except FileNotFoundError:
+            if self._state.directory.exists():
+                raise
         return True
+
+    def _open_matrix(self) -> FeatureMatrix:
+        dtype = np.dtype(self._spec.store_dtype.value)
+        return FeatureMatrix(self._matrix_path, self._plan.row_count, self._state.hidden_size, dtype)
+
+    @property
+    def _matrix_path(self) -> Path:
+        return self._state.directory / features_file(self._spec)
 
     @property
     def _part(self) -> str:

@@ -60,9 +60,10 @@ def scan_texts(
     with (
         closing(TextWriter(directory, table.kinds)) as writer,
         BadRows(spec, sources, directory / "bad_rows.jsonl") as bad_rows,
+        closing(parsed_blocks(spec, table, sources, max(1, threads))) as blocks,
         progress.phase("scan", total=sum(source.bytes for source in sources), unit="B") as phase,
     ):
-        for number, block in parsed_blocks(spec, table, sources, max(1, threads)):
+        for number, block in blocks:
             for bad in block.bad:
                 bad_rows.add(number, tally.lines[number], bad)
             chosen = distinct.admit(block.digests)

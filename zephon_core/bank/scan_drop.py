@@ -32,8 +32,8 @@ def drop_texts(directory: Path, scratch: Path, candidates: int, dropped: Dropped
     written = 0
     gone_kinds, gone_lengths = [], []
     with (
-        old_texts.open("rb", buffering=0) as source,
-        (directory / "texts.jsonl").open("wb", buffering=0) as target,
+        old_texts.open("rb") as source,
+        (directory / "texts.jsonl").open("wb") as target,
         closing(NpyWriter(directory / "text_offsets.npy", np.uint64)) as new_offsets,
         closing(NpyWriter(directory / "kinds.npy", np.uint8)) as new_kinds,
     ):

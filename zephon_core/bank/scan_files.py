@@ -61,7 +61,7 @@ class TextWriter:
 
     def __init__(self, directory: Path, kinds: Bytes) -> None:
         self._kinds_of_fields = kinds
-        self._file = (directory / "texts.jsonl").open("wb", buffering=0)
+        self._file = (directory / "texts.jsonl").open("wb")
         self._kinds = NpyWriter(directory / "kinds.npy", np.uint8)
         self._offsets = NpyWriter(directory / "text_offsets.npy", np.uint64)
         self._offsets.append(np.zeros(1, np.uint64))

@@ -27,7 +27,7 @@ def write_index_file(directory: Path, path: Path) -> None:
     total, width = len(rows), rows.dtype
     del rows
     out = np.empty(_CHUNK * _ENTRY_BYTES, np.uint8)
-    with path.open("wb", buffering=0) as file:
+    with path.open("wb") as file:
         file.write(b"{")
         for first in range(0, total, _TEXTS_AT_ONCE):
             digests = _digests_of_rows(directory, first, min(_TEXTS_AT_ONCE, total - first), total, width)

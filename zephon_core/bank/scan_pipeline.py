@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
@@ -21,23 +22,37 @@ from zephon_core.readers.sources import Source
 __all__ = ["parsed_blocks"]
 
 _T = TypeVar("_T")
-_Task = tuple[int, Callable[[], ParsedBlock]]
 
 BLOCK_BYTES = 1 << 20
+_IN_FLIGHT_BYTES = 64 << 20
 
 
-def parsed_blocks(spec: ScanSpec, table: FieldTable, sources: Sequence[Source], threads: int) -> Iterator[tuple[int, ParsedBlock]]:
-    """Yield (number of the source, block) in order. A block is valid until the next one is asked for."""
+@dataclass(frozen=True)
+class _Task:
+    """One block to parse. source: its number. held_bytes: about what it keeps in memory until it is done with."""
+
+    source: int
+    held_bytes: int
+    parse: Callable[[], ParsedBlock]
+
+
+def parsed_blocks(
+    spec: ScanSpec, table: FieldTable, sources: Sequence[Source], threads: int
+) -> Generator[tuple[int, ParsedBlock], None, None]:
+    """Yield (number of the source, block) in order. A block is valid until the next one is asked for.
+
+    Blocks in flight are twice as many as threads, and fewer if they are large, as rows of many megabytes make them.
+    """
     buffers = Buffers()
-    waiting: deque[tuple[int, Future[ParsedBlock]]] = deque()
+    waiting: deque[tuple[_Task, Future[ParsedBlock]]] = deque()
     with (
         ThreadPoolExecutor(threads, thread_name_prefix="scan") as pool,
-        closing(_read_ahead(_failing_last(_tasks(spec, table, sources, buffers)), threads)) as tasks,
+        closing(_read_ahead(_failing_last(_tasks(spec, table, sources, buffers)))) as tasks,
     ):
         try:
-            for number, task in tasks:
-                waiting.append((number, pool.submit(task)))
-                if len(waiting) > 2 * threads:
+            for task in tasks:
+                waiting.append((task, pool.submit(task.parse)))
+                while len(waiting) > 2 * threads or sum(held.held_bytes for held, _ in waiting) > _IN_FLIGHT_BYTES:
                     yield from _finished(waiting, buffers)
             while waiting:
                 yield from _finished(waiting, buffers)
@@ -46,18 +61,19 @@ def parsed_blocks(spec: ScanSpec, table: FieldTable, sources: Sequence[Source], 
                 future.cancel()
 
 
-def _finished(waiting: deque[tuple[int, Future[ParsedBlock]]], buffers: Buffers) -> Iterator[tuple[int, ParsedBlock]]:
-    number, future = waiting.popleft()
+def _finished(waiting: deque[tuple[_Task, Future[ParsedBlock]]], buffers: Buffers) -> Iterator[tuple[int, ParsedBlock]]:
+    task, future = waiting.popleft()
     block = future.result()
-    yield number, block
+    yield task.source, block
     buffers.give_back(block)
 
 
 def _tasks(spec: ScanSpec, table: FieldTable, sources: Sequence[Source], buffers: Buffers) -> Iterator[_Task]:
     for number, source in enumerate(sources):
-        tasks = _line_tasks(spec, table, source, buffers) if source.format == "jsonl" else _batch_tasks(spec, table, source)
-        for task in tasks:
-            yield number, task
+        if source.format == "jsonl":
+            yield from _line_tasks(spec, table, number, source, buffers)
+        else:
+            yield from _batch_tasks(spec, table, number, source)
 
 
 def _failing_last(tasks: Iterator[_Task]) -> Iterator[_Task]:
@@ -65,40 +81,39 @@ def _failing_last(tasks: Iterator[_Task]) -> Iterator[_Task]:
     try:
         yield from tasks
     except ZephonError as error:
-        yield -1, partial(_fail, error)
+        yield _Task(-1, 0, partial(_fail, error))
 
 
 def _fail(error: ZephonError) -> ParsedBlock:
     raise error
 
 
-def _line_tasks(spec: ScanSpec, table: FieldTable, source: Source, buffers: Buffers) -> Iterator[Callable[[], ParsedBlock]]:
+def _line_tasks(spec: ScanSpec, table: FieldTable, number: int, source: Source, buffers: Buffers) -> Iterator[_Task]:
     limit = spec.max_row_bytes
     for block in iter_blocks(source, block_bytes=BLOCK_BYTES, max_row_bytes=limit, allocate=buffers.allocate):
         if isinstance(block, LongLine):
-            yield partial(parse_long_line, block, limit)
+            yield _Task(number, len(block.head), partial(parse_long_line, block, limit))
         else:
-            yield partial(parse_lines, block, table, limit, buffers)
+            yield _Task(number, len(block.buffer), partial(parse_lines, block, table, limit, buffers))
 
 
-def _batch_tasks(spec: ScanSpec, table: FieldTable, source: Source) -> Iterator[Callable[[], ParsedBlock]]:
+def _batch_tasks(spec: ScanSpec, table: FieldTable, number: int, source: Source) -> Iterator[_Task]:
     from zephon_core.bank.scan_columns import parse_batch
     from zephon_core.readers.arrow import iter_arrow
     from zephon_core.readers.parquet import iter_parquet
 
     limit = spec.max_row_bytes
-    parts = (
-        iter_parquet(source, paths=table.paths, max_row_bytes=limit)
-        if source.format == "parquet"
-        else iter_arrow(source, paths=table.paths)
-    )
+    if source.format == "parquet":
+        parts = iter_parquet(source, paths=table.paths, max_row_bytes=limit)
+    else:
+        parts = iter_arrow(source, paths=table.paths)
     for part in parts:
-        yield partial(parse_batch, part, table, limit, source.url)
+        yield _Task(number, 2 * part.batch.nbytes, partial(parse_batch, part, table, limit, source.url))
 
 
-def _read_ahead(items: Iterator[_T], depth: int) -> Generator[_T, None, None]:
-    """Run an iterator in a thread of its own, at most `depth` items ahead; its exception comes out in its place."""
-    ready: queue.Queue[tuple[_T | None, BaseException | None]] = queue.Queue(depth)
+def _read_ahead(items: Iterator[_T]) -> Generator[_T, None, None]:
+    """Run an iterator in a thread of its own, two items ahead; its exception comes out in its place."""
+    ready: queue.Queue[tuple[_T | None, BaseException | None]] = queue.Queue(1)
     stopped = threading.Event()
 
     def put(item: _T | None, error: BaseException | None) -> None:

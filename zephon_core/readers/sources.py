@@ -9,6 +9,7 @@ import glob
 import hashlib
 import io
 import re
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -35,6 +36,7 @@ _FORMATS = {
 _COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
 _NAMED = re.compile(r"([A-Za-z0-9_-]+)=(.+)", re.DOTALL)
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*(::|://)")
+_TRANSPORT_ERRORS = (("botocore.exceptions", "BotoCoreError"), ("botocore.exceptions", "ClientError"), ("aiohttp", "ClientError"))
 _HEAD_BYTES = 4096
 _CHUNK_BYTES = 1 << 20
 
@@ -142,8 +144,18 @@ def open_source(url: str, *, buffered: bool = False) -> Iterator[BinaryIO]:
             yield handle
     except FileNotFoundError:
         raise InputError(url, "does not exist") from None
-    except OSError as error:
-        raise InputError(url, f"can't be read ({error.strerror or error})") from error
+    except _transport_errors() as error:
+        raise InputError(url, f"can't be read ({_reason(error)})") from error
+
+
+def _transport_errors() -> tuple[type[Exception], ...]:
+    """List what can go wrong between here and a file; of remote ones not every package says it as OSError."""
+    loaded = [(sys.modules[name], kind) for name, kind in _TRANSPORT_ERRORS if name in sys.modules]
+    return (OSError, *(getattr(module, kind) for module, kind in loaded))
+
+
+def _reason(error: Exception) -> str:
+    return " ".join(str(getattr(error, "strerror", None) or error or type(error).__name__).split())
 
 
 def _identify(name: str, url: str, memo: FileMemo | None) -> Source:
@@ -164,7 +176,7 @@ def _sha256(url: str, memo: FileMemo | None) -> str:
     try:
         return memo.sha256(path) if memo else file_sha256(path)
     except OSError as error:
-        raise InputError(url, f"can't be read ({error.strerror or error})") from error
+        raise InputError(url, f"can't be read ({_reason(error)})") from error
 
 
 def _size(url: str) -> int:
@@ -175,7 +187,7 @@ def _size(url: str) -> int:
     try:
         return path.stat().st_size
     except OSError as error:
-        raise InputError(url, f"can't be read ({error.strerror or error})") from error
+        raise InputError(url, f"can't be read ({_reason(error)})") from error
 
 
 def _mode(path: Path) -> int:
@@ -220,8 +232,8 @@ def _expand_remote(url: str) -> list[str]:
     system, pattern = _file_system(url)
     try:
         found = sorted(match for match in system.glob(pattern) if system.isfile(match))
-    except OSError as error:
-        raise InputError(url, f"can't be listed ({error.strerror or error})") from error
+    except _transport_errors() as error:
+        raise InputError(url, f"can't be listed ({_reason(error)})") from error
     if not found:
         raise InputError(url, "matches no file")
     return [str(system.unstrip_protocol(match)) for match in found]

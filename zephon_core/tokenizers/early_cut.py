@@ -18,11 +18,13 @@ sides of p on its own:
    Every attempt that starts before p and reaches p fails there, on that character as on the end of the text; and the one
    look-ahead (`\s+(?!\S)`) looks past white space only, which the letter isn't. So the matches before p are the same.
    `Digits` splits by the character alone. DeepSeek's splits of digits and CJK match runs of a class, and p is never inside one.
-4. Model. WordPiece and BPE (without dropout) see one pre-token at a time.
+4. Model. WordPiece and BPE (without dropout) see one pre-token at a time. SentencePiece-like BPE sees the whole text as one, with
+   a word mark for each blank: there p stands between a letter and a blank, and no token of the vocabulary has a letter (or what
+   stands in for an unknown one) and then a word mark. So no merge crosses p, and merges on one side don't wait for the other's.
 5. Post-processor. Without special tokens, those allowed here leave the ids as they are.
 
 The letters are of ranges assigned before Unicode 4, so that Python's `re` and the tokenizer's own tables agree on them.
-Every other tokenizer structure is encoded whole: SentencePiece-like ones, for instance, see the whole text as one word.
+Every other tokenizer structure is encoded whole.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -73,6 +76,13 @@ _MARKS_OF_END = "\u060c\u061b\u061f\u06d4\u0964\u3001\u3002\uff01\uff0c\uff1a\uf
 _AFTER_LETTERS = r" \t\r\n0-9!\"#$%&()*+,\-./:;<=>?@\[\\\]^_`{|}~" + _MARKS_OF_END
 _AFTER_ANYTHING_IN_BERT = r" \t\r\n!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~" + _MARKS_OF_END
 
+_WORD_MARK = "\u2581"
+_WORD_MARK_NODES = (
+    {"type": "Prepend", "prepend": _WORD_MARK},
+    {"type": "Replace", "pattern": {"String": " "}, "content": _WORD_MARK},
+    {"type": "Replace", "pattern": {"Regex": rf"\A{_WORD_MARK}"}, "content": _WORD_MARK * 2},
+)
+
 _SEARCH_CHARACTERS = 4096
 _CHARACTERS_A_TOKEN = 6
 _WORTH_CUTTING = 1.25
@@ -86,38 +96,49 @@ class EarlyCut:
     """
 
     boundary: re.Pattern[str]
-    literals: re.Pattern[str] | None
     added_tokens: AddedTokens
+
+    @cached_property
+    def _literals(self) -> re.Pattern[str] | None:
+        return self.added_tokens.pattern()
+
+    @cached_property
+    def _contents(self) -> frozenset[str]:
+        return frozenset(self.added_tokens.contents)
 
     def find(self, text: str, start: int) -> int | None:
         """Find the first safe position at or after `start` (in characters, at least 1); None if there is none nearby."""
         for match in self.boundary.finditer(text, start, start + _SEARCH_CHARACTERS):
-            if not self._added_token_near(text, match.start()):
+            if not self._added_token_in_the_way(text, match.start()):
                 return match.start()
         return None
 
-    def _added_token_near(self, text: str, position: int) -> bool:
-        if self.literals is None:
+    def _added_token_in_the_way(self, text: str, position: int) -> bool:
+        if self._literals is None:
             return False
         reach = self.added_tokens.longest - 1
-        if self.added_tokens.plain:
-            return self.literals.search(text, max(0, position - reach), position + reach) is not None
-        return self.literals.search(text, 0, position + reach + 1) is not None
+        if not self.added_tokens.plain:
+            return self._literals.search(text, 0, position + reach + 1) is not None
+        first = max(0, position - reach)
+        if self._literals.search(text, first, position + reach) is None:
+            return False
+        across = (text[start:end] for start in range(first, position) for end in range(position + 1, start + reach + 2))
+        return not self._contents.isdisjoint(across)
 
 
-def find_early_cut(structure: dict[str, Any], added_tokens: AddedTokens) -> tuple[EarlyCut | None, str]:
+def find_early_cut(definition: dict[str, Any], added_tokens: AddedTokens) -> tuple[EarlyCut | None, str]:
     """Find out how texts may be cut for a tokenizer, and say in words what decided it.
 
-    structure: a parsed tokenizer.json; the vocabulary isn't looked at. None means that texts must be encoded whole.
+    definition: a parsed tokenizer.json. None means that texts must be encoded whole.
     """
-    model, normalizer = structure["model"], structure.get("normalizer")
+    model, normalizer = definition["model"], definition.get("normalizer")
     if model.get("dropout"):
         return None, "none: BPE dropout"
-    if not _keeps_ids(structure.get("post_processor")):
+    if not _keeps_ids(definition.get("post_processor")):
         return None, "none: unknown post-processor"
     if added_tokens.normalized and not _is_nothing(normalizer):
         return None, "none: added tokens are sought in normalised text"
-    pre_tokenizer = structure.get("pre_tokenizer") or {}
+    pre_tokenizer = definition.get("pre_tokenizer") or {}
     if (
         model.get("type") == "WordPiece"
         and (normalizer or {}).get("type") == "BertNormalizer"
@@ -127,9 +148,11 @@ def find_early_cut(structure: dict[str, Any], added_tokens: AddedTokens) -> tupl
         boundary, kind = rf"(?<=\S)[{_AFTER_ANYTHING_IN_BERT}{ideographs}]", "before white space and punctuation"
     elif model.get("type") == "BPE" and _is_none_or_nfc(normalizer) and _is_byte_level(pre_tokenizer):
         boundary, kind = f"(?<=[{_LETTERS}])[{_AFTER_LETTERS}]", "after a letter"
+    elif model.get("type") == "BPE" and _marks_words(normalizer, pre_tokenizer) and _has_no_token_past_a_word(model):
+        boundary, kind = f"(?<=[{_LETTERS}]) ", "between a letter and a blank"
     else:
         return None, "none: no structure known to split texts in places that can be told beforehand"
-    return EarlyCut(re.compile(boundary), added_tokens.pattern(), added_tokens), kind
+    return EarlyCut(re.compile(boundary), added_tokens), kind
 
 
 def _is_nothing(normalizer: dict[str, Any] | None) -> bool:
@@ -144,9 +167,15 @@ def _is_none_or_nfc(normalizer: dict[str, Any] | None) -> bool:
 
 def _is_byte_level(pre_tokenizer: dict[str, Any]) -> bool:
     """Whether the pre-tokenizer is made of nodes known here, with one that splits words, and goes to the byte alphabet."""
-    nodes = pre_tokenizer.get("pretokenizers") or [] if pre_tokenizer.get("type") == "Sequence" else [pre_tokenizer]
+    nodes = _nodes(pre_tokenizer, "pretokenizers")
     kinds = [_node_kind(node) for node in nodes]
     return "unknown" not in kinds and "words" in kinds and any(node.get("type") == "ByteLevel" for node in nodes)
+
+
+def _nodes(node: dict[str, Any] | None, parts: str) -> list[dict[str, Any]]:
+    if not node:
+        return []
+    return list(node.get(parts) or []) if node.get("type") == "Sequence" else [node]
 
 
 def _node_kind(node: dict[str, Any]) -> str:
@@ -164,6 +193,31 @@ def _node_kind(node: dict[str, Any]) -> str:
     # Every character is in a match of these, so that keeping matches is the same as setting them apart.
     matches_kept = handling == ("Isolated", False) or (handling == ("Removed", True) and regex != WORD_SPLITS["deepseek"])
     return "words" if regex in WORD_SPLITS.values() and matches_kept else "unknown"
+
+
+def _marks_words(normalizer: dict[str, Any] | None, pre_tokenizer: dict[str, Any]) -> bool:
+    """Whether all that happens before the model is that blanks become word marks, and that marks are put before the text."""
+    before, after = _nodes(normalizer, "normalizers"), _nodes(pre_tokenizer, "pretokenizers")
+    replaced = _WORD_MARK_NODES[1] in before
+    metaspace = any(node.get("type") == "Metaspace" and node.get("replacement") == _WORD_MARK for node in after)
+    # A split at blanks does nothing where no blank is left.
+    idle = [node for node in after if replaced and node.get("type") == "Split" and node.get("pattern") == {"String": " "}]
+    known = all(node in _WORD_MARK_NODES for node in before) and all(
+        node.get("type") == "Metaspace" or node in idle for node in after
+    )
+    return known and (replaced or metaspace)
+
+
+def _has_no_token_past_a_word(model: dict[str, Any]) -> bool:
+    """Whether no token has a letter and then a word mark. Unknown letters must leave something behind: it keeps marks apart."""
+    vocabulary: dict[str, int] = model["vocab"]
+    unknown: str = model.get("unk_token") or ""
+    if model.get("ignore_merges") or model.get("continuing_subword_prefix") or model.get("end_of_word_suffix"):
+        return False
+    if unknown not in vocabulary or _WORD_MARK not in vocabulary:
+        return False
+    past_a_word = f"(?:[{_LETTERS}]|<0x[0-9A-F]{{2}}>|{re.escape(unknown)}){_WORD_MARK}"
+    return re.search(past_a_word, "\n".join(vocabulary)) is None
 
 
 def _keeps_ids(post_processor: dict[str, Any] | None) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,7 @@ import orjson
 
 from zephon_core.errors import TokenizerError
 from zephon_core.tokenizers.added_tokens import AddedTokens
-from zephon_core.tokenizers.early_cut import EarlyCut, encode_first, find_early_cut
+from zephon_core.tokenizers.early_cut import encode_first, find_early_cut
 from zephon_core.tokenizers.huggingface import encode_with_huggingface
 from zephon_core.tokenizers.identity import content_sha256, largest_id
 from zephon_core.tokenizers.ragged import RaggedIds
@@ -30,6 +30,7 @@ class Tokenizer:
 
     content_sha256: see `zephon_core.tokenizers.content_sha256`. vocab_size: the largest id it can give, plus one.
     structure: its tokenizer.json without vocabulary and merges. definition_json: the whole, as JSON.
+    early_cut: where a long text can be cut before it is encoded, without changing its first ids; None if that can't be known.
     Encoding is safe from any number of threads at once.
     """
 
@@ -53,6 +54,7 @@ class Tokenizer:
             "model": {key: value for key, value in definition["model"].items() if key not in _BULKY_MODEL_KEYS},
         }
         self.added_tokens = AddedTokens.of(definition)
+        self.early_cut, self._early_cut_words = find_early_cut(definition, self.added_tokens)
 
     def encode_batch(self, texts: Sequence[str], *, max_tokens: int | None = None) -> RaggedIds:
         """All ids of each text, no special tokens added, on every core that the tokenizers library is allowed.
@@ -69,15 +71,6 @@ class Tokenizer:
         """Parse the whole tokenizer.json anew. The result is large: don't keep it."""
         return _parse(self.definition_json, self.origin)
 
-    @cached_property
-    def _early_cut(self) -> tuple[EarlyCut | None, str]:
-        return find_early_cut(self.structure, self.added_tokens)
-
-    @property
-    def early_cut(self) -> EarlyCut | None:
-        """Where a long text can be cut before it is encoded, without changing its first ids; None if that can't be known."""
-        return self._early_cut[0]
-
     def describe(self) -> dict[str, Any]:
         """Describe it for manifests and reports: JSON-able, without paths."""
         return {
@@ -87,7 +80,7 @@ class Tokenizer:
             "normalizer": _node_names(self.structure.get("normalizer")),
             "pre_tokenizer": _node_names(self.structure.get("pre_tokenizer")),
             "added_tokens": len(self.added_tokens.contents),
-            "early_cut": self._early_cut[1],
+            "early_cut": self._early_cut_words,
         }
 
 

@@ -19,7 +19,7 @@ from tasks.runners import stop_parts
 @task
 def work(seconds: float) -> None:
     """Advance one long phase from several threads as often as they can, and one short phase."""
-    with run_progress("work") as progress:
+    with run_progress("some", "work") as progress:
         progress.note("a note from the core")
         with progress.phase("work", total=seconds, unit="s") as phase:
             ends = time.monotonic() + seconds
@@ -52,7 +52,7 @@ def working_flow(seconds: float) -> None:
 def flow_without_a_server(seconds: float) -> str:
     """Lose the server in mid-run."""
     with temporary_settings({PREFECT_API_URL: "http://127.0.0.1:9/api", PREFECT_CLIENT_MAX_RETRIES: 0}):
-        with run_progress("work") as progress, progress.phase("work", total=1, unit="s") as phase:
+        with run_progress("some", "work") as progress, progress.phase("work", total=1, unit="s") as phase:
             time.sleep(seconds)
             phase.advance(1)
         publish_table("some-table", [])
@@ -62,7 +62,7 @@ def flow_without_a_server(seconds: float) -> str:
 
 @task
 def work_without_end() -> None:
-    with run_progress("endless") as progress, progress.phase("endless", total=None, unit="s") as phase:
+    with run_progress("some", "endless") as progress, progress.phase("endless", total=None, unit="s") as phase:
         while True:
             time.sleep(0.01)
             phase.advance(0.01)
