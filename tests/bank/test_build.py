@@ -322,3 +322,19 @@ def test_the_reader_of_a_url_copies_the_bank_once(built, tmp_path, monkeypatch):
     assert bank.path == again.path
     assert os.path.commonpath([bank.path, tmp_path / "cache"]) == str(tmp_path / "cache")
     assert bank.rows([bank.text(5)]).tolist() == [5]
+
+
+def test_parts_that_finish_at_once_all_end_well(built, bank_parameters, tmp_path):
+    """Whoever comes last commits, and with that moves the folder away from under the others."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    wanted = file_sha256(tmp_path / "bank" / "features.f16.npy")
+    for attempt in range(5):
+        store = str(tmp_path / f"store-{attempt}")
+        build_bank(*bank_parameters(output="", store=store, rows="0:1"))
+        with ThreadPoolExecutor(3) as pool:
+            parts = [bank_parameters(output="", store=store, workers=1, parts=3, part=part) for part in range(3)]
+            list(pool.map(lambda parameters: build_bank(*parameters), parts))
+        result = build_bank(*bank_parameters(output=f"bank-{attempt}", store=store))
+        assert result.cached["encode"]
+        assert file_sha256(tmp_path / f"bank-{attempt}" / "features.f16.npy") == wanted

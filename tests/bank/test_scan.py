@@ -64,6 +64,7 @@ def test_the_files_and_their_bytes(tmp_path):
         "duplicates": 2,
         "kinds": {"query": 2, "candidate": 2},
         "kind_names": ["query", "candidate"],
+        "fields": {"query": 3, "candidates[].text": 3},
         "text_bytes": 2026,
         "distinct_bytes": 2020,
         "longest_text_bytes": 2000,
@@ -330,6 +331,7 @@ class Recorder:
     def __init__(self) -> None:
         self.totals: dict[str, float | None] = {}
         self.done: dict[str, float] = {}
+        self.notes: list[str] = []
 
     @contextmanager
     def phase(self, label, *, total, unit):
@@ -343,7 +345,7 @@ class Recorder:
         self.done[self._label] += amount
 
     def note(self, message):
-        pass
+        self.notes.append(message)
 
 
 def test_progress_is_in_bytes_of_the_input(tmp_path):
@@ -356,7 +358,17 @@ def test_progress_is_in_bytes_of_the_input(tmp_path):
     recorder = Recorder()
     sources = resolve_sources(spec.sources, progress=recorder)
     scan_texts(spec, sources, tmp_path / "out", threads=2, memory_bytes=1 << 20, progress=recorder)
+    assert recorder.notes == []
     size = sum(source.bytes for source in sources)
     assert recorder.totals == {"identify": size, "scan": size}
     assert recorder.done["identify"] == size
     assert size - 100 <= recorder.done["scan"] <= size
+
+
+def test_a_field_that_nothing_has_is_said(tmp_path):
+    """A misspelt path beside a good one would go unnoticed otherwise."""
+    (tmp_path / "a.jsonl").write_bytes(jsonl(ROWS))
+    spec = ScanSpec(sources=(str(tmp_path / "a.jsonl"),), fields=["query", "candidate[].text"])
+    recorder = Recorder()
+    scan_texts(spec, resolve_sources(spec.sources), tmp_path / "out", threads=1, memory_bytes=1 << 20, progress=recorder)
+    assert recorder.notes == ["No source holds a text at 'candidate[].text'."]

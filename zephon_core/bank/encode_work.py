@@ -111,9 +111,10 @@ class EncodeWork:
                 return standing(state, allow_poison=allow_poison)
         except FileNotFoundError:
             pass  # moved away between two reads
-        # Another process, which did the last part, has finished the work and put it where it belongs.
+        # Another process, which did the last part, has finished the work and put it where it belongs: no file is here any more.
+        gone = EncodeState(self._state.directory, {**self._state.document, "finished": False})
         return replace(
-            standing(self._state, allow_poison=allow_poison),
+            standing(gone, allow_poison=allow_poison),
             encoded_rows=self._plan.row_count,
             blocks_done=len(self._plan),
             complete=True,

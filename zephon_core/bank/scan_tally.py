@@ -29,7 +29,7 @@ _HEAD_BYTES = 1 << 10
 
 
 class Tally:
-    """Counts of a scan, a block at a time. lines: how many lines or rows of each source went by."""
+    """Counts of a scan, a block at a time. lines: lines or rows of each source that went by. field_texts: texts of each field."""
 
     def __init__(self, table: FieldTable, sources: Sequence[Source]) -> None:
         self._table = table
@@ -41,6 +41,7 @@ class Tally:
         self._source_rows = [0] * len(sources)
         self._source_texts = [0] * len(sources)
         self._source_bad: list[Counter[str]] = [Counter() for _ in sources]
+        self.field_texts = np.zeros(len(table.paths), np.int64)
         self._kinds = np.zeros(len(table.kind_names), np.int64)
         self._text_bytes = self._distinct_bytes = self._longest_bytes = 0
         self._bins = np.zeros(_BINS, np.int64)
@@ -56,6 +57,7 @@ class Tally:
         count = len(block.lengths)
         self.texts += count
         self._source_texts[source] += count
+        self.field_texts += np.bincount(block.fields, minlength=len(self.field_texts))
         self._text_bytes += int(block.lengths.sum())
         self._count(self._table.kinds[block.fields[chosen]], block.lengths[chosen], 1)
 
@@ -80,6 +82,7 @@ class Tally:
             "duplicates": self.texts - distinct,
             "kinds": dict(zip(self._table.kind_names, self._kinds.tolist(), strict=True)),
             "kind_names": list(self._table.kind_names),
+            "fields": dict(zip(self._table.paths, self.field_texts.tolist(), strict=True)),
             "text_bytes": self._text_bytes,
             "distinct_bytes": self._distinct_bytes,
             "longest_text_bytes": self._longest_bytes,

@@ -178,7 +178,8 @@ def _encode_blocks(
     with store.lease(recipe.key, progress) as lease:
         if partial.exists():
             store.commit(recipe, asdict(outcome), lease, seconds=outcome.seconds, progress=progress)
-    return EncodeResult(Built(_needed(store, recipe), cached=False), outcome)
+    ref = _needed(store, recipe)
+    return EncodeResult(Built(ref, cached=False), read_outcome(ref.path))
 
 
 def _same_tokens(base: BaseBank, directory: Path) -> dict[str, Any]:
