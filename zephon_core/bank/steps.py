@@ -109,7 +109,7 @@ def tokenize(
 
     def produce(directory: Path) -> dict[str, Any]:
         return tokenize_texts(
-            texts.path / "texts.jsonl", count, _tokenizer(spec), spec.tokenize, directory, run=run, progress=progress
+            texts.path / "texts.jsonl", count, _tokenizer(spec), spec.tokenize, directory, run=run, store=store, progress=progress
         )
 
     built = store.build(inner.tokens, produce, force=force, progress=progress)

@@ -44,6 +44,7 @@ TOKENS_VERSION = 1
 
 _CHUNK_BYTES = 1 << 20
 _CHECKPOINT_BYTES = 32 << 20
+_CHUNKS_AHEAD = 8  # so that threads have work while the writer waits for the device
 
 # Of the texts that a faster backend encodes, one in so many goes through the reference as well, and one in so many bytes at least.
 _CHECK_EACH_TEXTS = 1000
@@ -199,7 +200,7 @@ def _map(work: _ChunkWork, chunks: Iterator[_Chunk], threads: int) -> Generator[
         try:
             for chunk in chunks:
                 pending.append(executor.submit(work, chunk))
-                if len(pending) > threads + 1:
+                if len(pending) > threads + _CHUNKS_AHEAD:
                     yield pending.popleft().result()
             while pending:
                 yield pending.popleft().result()
