@@ -34,7 +34,7 @@ __all__ = ["main"]
 
 COMPLETED, FAILED, USAGE, CANCELLED, TIMED_OUT = 0, 1, 2, 3, 4
 
-_POLL_S = 1.0
+_POLL_S = 0.5
 _WORKER_CHECK_S = 15.0
 _CANCEL_TIMEOUT_S = 60.0
 _LAST_LOGS_S = 6.0
@@ -248,7 +248,7 @@ class _Follower:
         """Wait a little for the run's last words: its process sends them in batches, after its final state."""
         deadline = time.monotonic() + _LAST_LOGS_S
         while not self._log_ended and time.monotonic() < deadline:
-            time.sleep(_POLL_S / 4)
+            time.sleep(_POLL_S)
             self._show_logs()
 
     def _show_logs(self) -> None:
@@ -296,11 +296,13 @@ def _report(client: SyncPrefectClient, name: str, flow_run: FlowRun, state: Stat
 def _artifact(client: SyncPrefectClient, flow_run_id: UUID) -> dict[str, str | None]:
     """Return fingerprint and URL of what the run made: the last row of the table of steps that the flow published."""
     from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId, ArtifactFilterType
+    from prefect.client.schemas.sorting import ArtifactSort
 
     tables = client.read_artifacts(
         artifact_filter=ArtifactFilter(
             flow_run_id=ArtifactFilterFlowRunId(any_=[flow_run_id]), type=ArtifactFilterType(any_=["table"])
-        )
+        ),
+        sort=ArtifactSort.CREATED_DESC,
     )
     for table in tables:
         if str(table.key).endswith("-steps"):

@@ -17,6 +17,8 @@ from zephon_core.errors import MissingExtraError
 
 __all__ = ["choose_runner", "prepare_process", "run_of_part", "runner_resources", "stop_parts"]
 
+_RAY_OBJECT_STORE_BYTES = 200 << 20
+
 
 def choose_runner(run: RunOptions) -> TaskRunner[Any]:
     """Return the task runner that `run` asks for, not started. Raises MissingExtraError where its package is not installed."""
@@ -58,7 +60,9 @@ def _ray_runner(run: RunOptions) -> TaskRunner[Any]:
         raise _missing("ray", "prefect-ray") from None
     if run.cluster:
         return RayTaskRunner(address=run.cluster)
-    return RayTaskRunner(init_kwargs={"include_dashboard": False, "num_cpus": _parts_at_once(run)})
+    # Parts pass a few kilobytes through Ray, and their data through files.
+    local = {"include_dashboard": False, "num_cpus": _parts_at_once(run), "object_store_memory": _RAY_OBJECT_STORE_BYTES}
+    return RayTaskRunner(init_kwargs=local)
 
 
 def _dask_runner(run: RunOptions) -> TaskRunner[Any]:

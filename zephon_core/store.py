@@ -257,8 +257,9 @@ class ArtifactStore:
         partial = self.partial_path(recipe)
         partial.mkdir(parents=True, exist_ok=True)
         for path in partial.rglob("*"):
-            if is_temporary(path) and not shared:
-                path.unlink()
+            if is_temporary(path):
+                if not shared:
+                    path.unlink()
             elif (status := path.stat()).st_nlink == 1:  # a run killed while it sealed its files left them read-only
                 path.chmod(stat.S_IMODE(status.st_mode) | stat.S_IWUSR)
         document = {

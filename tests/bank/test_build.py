@@ -329,12 +329,19 @@ def test_parts_that_finish_at_once_all_end_well(built, bank_parameters, tmp_path
     from concurrent.futures import ThreadPoolExecutor
 
     wanted = file_sha256(tmp_path / "bank" / "features.f16.npy")
+    whole = np.load(tmp_path / "bank" / "features.f16.npy")
     for attempt in range(5):
         store = str(tmp_path / f"store-{attempt}")
         build_bank(*bank_parameters(output="", store=store, rows="0:1"))
         with ThreadPoolExecutor(3) as pool:
-            parts = [bank_parameters(output="", store=store, workers=1, parts=3, part=part) for part in range(3)]
+            parts = [
+                bank_parameters(output=f"bank-{attempt}-{part}", store=store, workers=1, parts=3, part=part) for part in range(3)
+            ]
             list(pool.map(lambda parameters: build_bank(*parameters), parts))
+        for part in range(3):
+            copy = FeatureBank.open(tmp_path / f"bank-{attempt}-{part}", partial=True)
+            assert copy.valid.sum() == copy.manifest["encoded_rows"] > 0
+            assert np.array_equal(copy.features[copy.valid], whole[copy.valid])
         result = build_bank(*bank_parameters(output=f"bank-{attempt}", store=store))
         assert result.cached["encode"]
         assert file_sha256(tmp_path / f"bank-{attempt}" / "features.f16.npy") == wanted

@@ -225,7 +225,8 @@ def many(tmp_path_factory) -> Path:
     for name in ("a", "b"):
         numbers = rng.integers(0, 60_000, (15_000, 3)).tolist()
         rows = [
-            {"query": f"query {a}", "candidates": [{"text": f"text {b}\n" * (b % 5)}, {"text": f"text {c}"}]} for a, b, c in numbers
+            {"query": f"query {a}", "candidates": [{"text": f"text {b}\n\x01" * (b % 5)}, {"text": f"text {c}"}]}
+            for a, b, c in numbers
         ]
         content = jsonl(rows).replace(b'"query 7', b'"query \xff7')
         (folder / f"{name}.jsonl").write_bytes(content)

@@ -225,3 +225,13 @@ def test_more_texts_and_bad_rows_than_there_is_room_for():
     lines = [b'{"candidates": [' + b",".join([b'{"text":"a"}'] * 3000) + b"]}"] * 3
     lines += [b'{"query": %d}' % number for number in range(300)] + [b'{"query": "end"}']
     assert check(lines) == list(range(3, 303))
+
+
+def test_blank_lines_and_rows_of_just_the_longest_length():
+    lines = [
+        b" " * LIMIT,
+        b" " * (LIMIT + 1),
+        b'{"query": "%s"}' % (b"x" * (LIMIT - 13)),
+        b'{"query": "%s"}' % (b"x" * (LIMIT - 12)),
+    ]
+    assert check(lines) == [1, 3]

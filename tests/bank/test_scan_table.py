@@ -44,6 +44,15 @@ def test_a_full_table_says_where_it_stopped():
     assert table.insert(many[:10], 0, new) == (10, 10)
 
 
+def test_every_byte_of_a_digest_counts():
+    many = np.zeros((21, 20), np.uint8)
+    many[np.arange(20), np.arange(20)] = 1
+    table = DigestTable(1 << 20)
+    new = np.empty(21, np.int64)
+    assert table.insert(many, 0, new) == (21, 21)
+    assert table.insert(many, 0, new) == (21, 0)
+
+
 def test_digests_that_crowd_into_one_place():
     """Equal leading bits all but the last bytes: probing must still tell them apart, and stop at the table's end."""
     crowd = np.full((6000, 20), 255, np.uint8)

@@ -107,10 +107,10 @@ def test_a_value_out_of_bounds_is_refused_before_the_run(job: Job, parameters: P
 
 
 def test_a_timed_out_run_is_cancelled(job: Job, prefect_service: Running, parameters: Path, held: Path) -> None:
-    process = job.start("feature-bank/ci", "--params-file", str(parameters), "--timeout", "6")
+    process = job.start("feature-bank/ci", "--params-file", str(parameters), "--timeout", "2")
     output, errors = process.communicate(timeout=180)
     assert (process.returncode, output) == (4, ""), errors
-    assert "error: feature-bank/ci: not done after 6 s; the run is cancelled." in errors
+    assert "error: feature-bank/ci: not done after 2 s; the run is cancelled." in errors
     assert prefect_service.get(f"/flow_runs/{flow_run_id(errors)}")["state_type"] == "CANCELLED"
 
 

@@ -72,7 +72,8 @@ def build_bank(
     built = steps.assemble(spec, identity, run, store=store, progress=progress, force=run.refresh)
     cached["manifest"] = built is not None and built.cached
     lap("manifest")
-    folder = str(Path(run.output).expanduser().absolute()) if run.output else built.ref.url if built else ""
+    output = Path(run.output).expanduser().absolute() if run.output else None
+    folder = str(output) if output and output.exists() else built.ref.url if built else ""
     return BankResult(
         bank=folder,
         fingerprint=steps.bank_recipes(spec, identity).bank.fingerprint,

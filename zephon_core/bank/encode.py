@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from zephon_core.bank.encode_outcome import EncodeOutcome, standing
+from zephon_core.bank.encode_outcome import EncodeOutcome, read_standing
 from zephon_core.bank.encode_run import choose_device, make_plan
 from zephon_core.bank.encode_state import EncodeState
 from zephon_core.bank.encode_unit import TokenRows, normalizes
@@ -85,7 +85,10 @@ def encode_identity(tokens: Path, spec: EncodeSpec, plan: BlockPlan, known: Mapp
 
 def read_outcome(directory: Path) -> EncodeOutcome:
     """Read how much is encoded in `directory`, finished or not, from its ledgers alone. Raises CorruptArtifactError."""
-    return standing(_state(directory), allow_poison=False)
+    outcome = read_standing(directory, allow_poison=False)
+    if outcome is None:
+        raise _no_encode(directory)
+    return outcome
 
 
 def valid_rows(directory: Path, tokens: Path) -> npt.NDArray[np.bool_]:
@@ -123,5 +126,9 @@ def row_encoder(spec: EncodeSpec, run: RunOptions | None = None) -> RowEncoder:
 def _state(directory: Path) -> EncodeState:
     state = EncodeState.read(directory)
     if state is None:
-        raise CorruptArtifactError(str(directory), "holds no encode", remedy="Encode first.")
+        raise _no_encode(directory)
     return state
+
+
+def _no_encode(directory: Path) -> CorruptArtifactError:
+    return CorruptArtifactError(str(directory), "holds no encode", remedy="Encode first.")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from zephon_core.bank.encode_state import EncodeState, poison_reasons
 
-__all__ = ["EncodeOutcome", "Throughput", "standing"]
+__all__ = ["EncodeOutcome", "Throughput", "is_as_before", "read_standing", "standing"]
 
 _MOST_SAMPLES = 200
 
@@ -66,6 +67,30 @@ def standing(state: EncodeState, *, allow_poison: bool) -> EncodeOutcome:
         forward=state.forward,
         receipt=state.receipt,
     )
+
+
+def read_standing(directory: Path, *, allow_poison: bool) -> EncodeOutcome | None:
+    """Work out what is done in `directory`, at a moment when it was so; None if there is no encode there, or no longer.
+
+    Another process may finish the work meanwhile, which puts its tables in place of the ledgers, and may move the folder.
+    Raises CorruptArtifactError.
+    """
+    while (state := EncodeState.read(directory)) is not None:
+        try:
+            outcome = standing(state, allow_poison=allow_poison)
+        except FileNotFoundError:
+            if is_as_before(state):
+                raise
+            continue
+        if is_as_before(state):
+            return outcome
+    return None
+
+
+def is_as_before(state: EncodeState) -> bool:
+    """Whether the ledgers that `state` was read with are there still."""
+    current = EncodeState.read(state.directory)
+    return current is not None and current.finished == state.finished
 
 
 class Throughput:

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zephon_core.bank.block_writer import BlockWriter, flush_all
-from zephon_core.bank.encode_outcome import EncodeOutcome, Throughput, standing
+from zephon_core.bank.encode_outcome import EncodeOutcome, Throughput, is_as_before, read_standing, standing
 from zephon_core.bank.encode_run import EncodeRunner, open_runner, plan_units, unit_jobs, wanted_blocks
 from zephon_core.bank.encode_state import EncodeState, damaged_blocks
 from zephon_core.bank.encode_unit import TokenRows
@@ -78,7 +78,14 @@ class EncodeWork:
             self._state.sweep()
             return True
         asked = wanted_blocks(self._plan, self._units, self._run)
-        on_record = self._look()
+        try:
+            on_record = self._look()
+        except FileNotFoundError:
+            if is_as_before(self._state):
+                raise
+            return True
+        if not is_as_before(self._state):
+            return True  # other processes have done this part, and with it the whole
         wanted = asked & ~on_record.done
         if not wanted.any() and not on_record.done.all():
             return True
@@ -106,11 +113,8 @@ class EncodeWork:
 
     def _standing(self) -> EncodeOutcome:
         allow_poison = self._spec.allow_poison
-        try:
-            if (state := EncodeState.read(self._state.directory)) is not None:
-                return standing(state, allow_poison=allow_poison)
-        except FileNotFoundError:
-            pass  # moved away between two reads
+        if outcome := read_standing(self._state.directory, allow_poison=allow_poison):
+            return outcome
         # Another process, which did the last part, has finished the work and put it where it belongs: no file is here any more.
         gone = EncodeState(self._state.directory, {**self._state.document, "finished": False})
         return replace(

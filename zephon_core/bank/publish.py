@@ -10,14 +10,16 @@ import os
 import secrets
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from zephon_core.atomic import fsync_file, publish_directory, remove_tree, write_json
-from zephon_core.bank.encode import EncodeOutcome, valid_rows
+from zephon_core.bank.encode import EncodeOutcome, read_outcome, valid_rows
+from zephon_core.bank.encode_outcome import is_as_before
+from zephon_core.bank.encode_state import EncodeState
 from zephon_core.bank.manifest import (
     INDEX_NAME,
     MANIFEST_NAME,
@@ -36,10 +38,14 @@ from zephon_core.fingerprint import file_sha256
 from zephon_core.readers.sources import Source
 from zephon_core.store import ArtifactRecord, FileRecord, link_or_copy
 
-__all__ = ["BankParts", "fill_bank_directory", "publish_folder"]
+__all__ = ["BankParts", "EncodeMovedError", "fill_bank_directory", "publish_folder"]
 
 _SCAN_FILES = (TEXTS_NAME, "text_offsets.npy", "digests.npy", "rows.npy", "kinds.npy")
 _TOKEN_FILES = ("lengths.npy", "token_ids.npy", "token_offsets.npy")
+
+
+class EncodeMovedError(Exception):
+    """Another process has finished the encode, of which an unfinished state was to be copied."""
 
 
 @dataclass(frozen=True)
@@ -80,14 +86,15 @@ def fill_bank_directory(parts: BankParts, directory: Path) -> dict[str, FileReco
             if name in record.files:
                 link_or_copy(source / name, directory / name)
                 files[name] = record.files[name]
-    for name in (features_name(parts.spec.encode.store_dtype), *_ledger_files(parts.encoded)):
-        if name in parts.encoded_files:
+    if parts.encoded_files:
+        for name in (features_name(parts.spec.encode.store_dtype), *_ledger_files(parts.encoded)):
             link_or_copy(parts.encoded / name, directory / name)
             files[name] = parts.encoded_files[name]
-        else:
-            shutil.copyfile(parts.encoded / name, directory / name)
-            files[name] = _seal(directory / name)
-    valid = valid_rows(parts.encoded, parts.tokens)
+    else:
+        files |= _copy_unfinished(parts, directory)
+        outcome = read_outcome(directory)
+        parts = replace(parts, outcome=outcome, encoding=asdict(outcome))
+    valid = valid_rows(directory, parts.tokens)
     if not valid.all():
         np.save(directory / VALID_NAME, valid)
         files[VALID_NAME] = _seal(directory / VALID_NAME)
@@ -123,11 +130,30 @@ def fill_bank_directory(parts: BankParts, directory: Path) -> dict[str, FileReco
     return files
 
 
+def _copy_unfinished(parts: BankParts, directory: Path) -> dict[str, FileRecord]:
+    """Copy an encode at which other processes may be at work: first the ledgers, so that all they name is in the matrix."""
+    state = EncodeState.read(parts.encoded)
+    if state is None or state.finished:
+        raise EncodeMovedError
+    names = [*_ledger_files(parts.encoded), features_name(parts.spec.encode.store_dtype)]
+    try:
+        for name in names:
+            shutil.copyfile(parts.encoded / name, directory / name)
+    except FileNotFoundError:
+        if is_as_before(state):
+            raise
+        raise EncodeMovedError from None
+    if not is_as_before(state):
+        raise EncodeMovedError
+    return {name: _seal(directory / name) for name in names}
+
+
 def publish_folder(parts: BankParts, output: Path) -> bool:
     """Make `output` this bank, in one step; return whether anything had to be done.
 
     A folder that holds this very bank already is left alone, and one that holds something else than a bank is not touched.
-    Raises SpecError (not a bank's folder) or ArtifactError (a complete bank would be replaced by an unfinished one of itself).
+    Raises SpecError (not a bank's folder), ArtifactError (a complete bank would be replaced by an unfinished one of itself),
+    EncodeMovedError (there is nothing unfinished any more).
     """
     output = output.expanduser().absolute()
     if output.exists() and any(output.iterdir()):

@@ -43,6 +43,9 @@ def _digests_of_rows(directory: Path, first: int, count: int, total: int, width:
     """Return the digests of rows first to first + count, in row order: uint8 [count, 20]."""
     found = np.empty((count, 20), np.uint8)
     for rows, digests in _chunks(directory, total, width):
+        if count == total:
+            found[rows] = digests
+            continue
         inside = (rows >= first) & (rows < first + count)
         found[rows[inside] - first] = digests[inside]
     return found

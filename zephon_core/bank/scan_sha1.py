@@ -103,9 +103,8 @@ def _write_tail(tails: Bytes, at: int, data: Bytes, start: int, length: int) -> 
     """Write what follows a text's last whole block: its last bytes, the mark, zeros and its length in bits; return the blocks."""
     rest = length & 63
     _copy_tail(tails, at, data, start + length - rest, rest)
+    # All that is ever written to a second block is the length in its last place.
     blocks = 2 if rest > 55 else 1
-    if blocks == 2:
-        tails[at + 64 : at + 128] = 0
     bits = length << 3
     for k in range(8):
         tails[at + 64 * blocks - 1 - k] = bits >> (8 * k) & 0xFF

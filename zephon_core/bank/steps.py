@@ -15,9 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from zephon_core.bank.encode import EncodeOutcome, encode_tokens, read_outcome
+from zephon_core.bank.encode_outcome import read_standing
+from zephon_core.bank.encode_state import EncodeState
 from zephon_core.bank.extend import copy_files, drop_known, join_features, join_scans, join_statistics, join_tokens
 from zephon_core.bank.manifest import features_name, read_manifest
-from zephon_core.bank.publish import BankParts, fill_bank_directory, publish_folder
+from zephon_core.bank.publish import BankParts, EncodeMovedError, fill_bank_directory, publish_folder
 from zephon_core.bank.recipes import BankIdentity, BankRecipes, BaseBank, all_sources, bank_recipes, identify
 from zephon_core.bank.scan import scan_texts
 from zephon_core.bank.specs import BankSpec, RunOptions
@@ -151,14 +153,25 @@ def encode(
     result = _encode_blocks(spec, recipes.added, run, store=store, progress=progress, force=force)
     if result.built is None:
         return result
-    added = result.built.ref
+    built = _joined_features(base, recipes, result.built.ref, store=store, progress=progress, force=force, matrix=matrix)
+    return EncodeResult(built, read_outcome(built.ref.path))
 
+
+def _joined_features(
+    base: BaseBank,
+    recipes: BankRecipes,
+    added: ArtifactRef,
+    *,
+    store: ArtifactStore,
+    progress: Progress,
+    matrix: str,
+    force: bool = False,
+) -> Built:
     def join(directory: Path) -> dict[str, Any]:
         join_features(Path(base.path), added.path, directory, matrix=matrix)
         return {**store.record(added).statistics, **asdict(read_outcome(directory)), "base": _base_statistics(base, "encode")}
 
-    built = store.build(recipes.features, join, force=force, progress=progress)
-    return EncodeResult(built, read_outcome(built.ref.path))
+    return store.build(recipes.features, join, force=force, progress=progress)
 
 
 def _encode_blocks(
@@ -169,17 +182,26 @@ def _encode_blocks(
         return EncodeResult(Built(ref, cached=True), read_outcome(ref.path))
     tokens = _needed(store, recipes.tokens)
     with _encode_lease(store, recipe, run, progress):
-        if not force and (ref := store.find("features", recipe.fingerprint)):
-            return EncodeResult(Built(ref, cached=True), read_outcome(ref.path))
-        partial = store.partial(recipe, shared=run.part is not None)
+        with store.lease(recipe.key, progress):  # a process that did the last part may be putting the whole in place
+            if not force and (ref := store.find("features", recipe.fingerprint)):
+                return EncodeResult(Built(ref, cached=True), read_outcome(ref.path))
+            partial = store.partial(recipe, shared=run.part is not None)
         outcome = encode_tokens(tokens.path, spec.encode, partial, run=run, progress=progress, identity=recipe.inputs)
     if outcome.encoded_rows < outcome.text_count:
         return EncodeResult(None, outcome)
-    with store.lease(recipe.key, progress) as lease:
-        if partial.exists():
-            store.commit(recipe, asdict(outcome), lease, seconds=outcome.seconds, progress=progress)
-    ref = _needed(store, recipe)
+    ref = _commit_features(recipe, outcome, store, progress)
     return EncodeResult(Built(ref, cached=False), read_outcome(ref.path))
+
+
+def _commit_features(recipe: Recipe, outcome: EncodeOutcome, store: ArtifactStore, progress: Progress) -> ArtifactRef:
+    """Make an encode of which no row is missing the finished artifact, unless another process did so in the meantime."""
+    with store.lease(recipe.key, progress) as lease:
+        state = EncodeState.read(store.partial_path(recipe))
+        if state is not None:
+            with state.finishing():  # until whoever wrote the tables has removed all ledgers
+                state.sweep()
+            return store.commit(recipe, asdict(outcome), lease, seconds=outcome.seconds, progress=progress)
+    return _needed(store, recipe)
 
 
 def _same_tokens(base: BaseBank, directory: Path) -> dict[str, Any]:
@@ -220,12 +242,19 @@ def assemble(
     Raises PoisonError for a bank with poison rows, unless they are allowed.
     """
     recipes = bank_recipes(spec, identity)
-    parts = _bank_parts(spec, identity, run, recipes, store)
     output = Path(run.output) if run.output else None
-    if parts.outcome.encoded_rows < parts.outcome.text_count:
-        if output is not None and identity.base is None:  # an unfinished extension has nothing to show beside its base
-            publish_folder(parts, output)
-        return None
+    features = _features(spec, identity, recipes, store, progress)
+    while features is None:
+        # An unfinished extension has nothing to show beside its base.
+        if output is None or identity.base is not None or _publish_unfinished(spec, identity, run, recipes, store, output):
+            return None
+        features = _features(spec, identity, recipes, store, progress)
+    record = store.record(features)
+    parts = replace(
+        _parts_of(spec, identity, run, recipes, store, features.path, read_outcome(features.path)),
+        encoded_files=record.files,
+        encoding={**record.statistics, "seconds": record.seconds},
+    )
     if not parts.complete:
         raise PoisonError(
             f"bank {spec.name}",
@@ -246,16 +275,52 @@ def assemble(
     return built
 
 
-def _bank_parts(spec: BankSpec, identity: BankIdentity, run: RunOptions, recipes: BankRecipes, store: ArtifactStore) -> BankParts:
-    scan_ref = _needed(store, recipes.scan)
-    tokens_ref = _needed(store, recipes.tokens)
-    features_ref = store.find("features", recipes.features.fingerprint)
-    if features_ref:
-        record = store.record(features_ref)
-        encoded, files, encoding = features_ref.path, record.files, {**record.statistics, "seconds": record.seconds}
-    else:
-        encoded = store.partial_path((recipes.added or recipes).features)
-        files, encoding = {}, asdict(read_outcome(encoded))
+def _features(
+    spec: BankSpec, identity: BankIdentity, recipes: BankRecipes, store: ArtifactStore, progress: Progress
+) -> ArtifactRef | None:
+    """Return the features, None while rows are missing; what other processes have encoded to the end is finished here."""
+    if ref := store.find("features", recipes.features.fingerprint):
+        return ref
+    inner = (recipes.added or recipes).features
+    if not store.find("features", inner.fingerprint):
+        outcome = read_standing(store.partial_path(inner), allow_poison=spec.encode.allow_poison)
+        if outcome is not None:
+            if outcome.encoded_rows < outcome.text_count:
+                return None
+            _commit_features(inner, outcome, store, progress)
+    ref = _needed(store, inner)
+    if identity.base is None:
+        return ref
+    matrix = features_name(spec.encode.store_dtype)
+    return _joined_features(identity.base, recipes, ref, store=store, progress=progress, matrix=matrix).ref
+
+
+def _publish_unfinished(
+    spec: BankSpec, identity: BankIdentity, run: RunOptions, recipes: BankRecipes, store: ArtifactStore, output: Path
+) -> bool:
+    """Publish a copy of what is encoded so far; return false if another process has finished the encode in the meantime."""
+    encoded = store.partial_path(recipes.features)
+    outcome = read_standing(encoded, allow_poison=spec.encode.allow_poison)
+    if outcome is None:
+        return False
+    if not outcome.encoded_rows:
+        return True  # nothing to show yet
+    try:
+        publish_folder(_parts_of(spec, identity, run, recipes, store, encoded, outcome), output)
+    except EncodeMovedError:
+        return False
+    return True
+
+
+def _parts_of(
+    spec: BankSpec,
+    identity: BankIdentity,
+    run: RunOptions,
+    recipes: BankRecipes,
+    store: ArtifactStore,
+    encoded: Path,
+    outcome: EncodeOutcome,
+) -> BankParts:
     return BankParts(
         spec=spec,
         run=run,
@@ -265,12 +330,12 @@ def _bank_parts(spec: BankSpec, identity: BankIdentity, run: RunOptions, recipes
             "tokenizer": {"sha256": identity.tokenizer_sha256, "path": spec.tokenizer_path},
             "model": {"sha256": identity.model_sha256, "path": spec.encode.model.path},
         },
-        scan=scan_ref.path,
-        tokens=tokens_ref.path,
+        scan=_needed(store, recipes.scan).path,
+        tokens=_needed(store, recipes.tokens).path,
         encoded=encoded,
-        encoded_files=files,
-        outcome=read_outcome(encoded),
-        encoding=encoding,
+        encoded_files={},
+        outcome=outcome,
+        encoding=asdict(outcome),
     )
 
 
