@@ -32,7 +32,7 @@ from typing import Any
 import orjson
 
 from zephon_core.bank.specs import RunOptions, TokenizeSpec
-from zephon_core.bank.tokenize import tokenize_texts
+from zephon_core.bank.tokens import tokenize_texts
 from zephon_core.errors import MissingExtraError, TokenizerError
 from zephon_core.store import ArtifactStore
 from zephon_core.tokenizers import Tokenizer, load_tokenizer

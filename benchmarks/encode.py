@@ -131,8 +131,8 @@ def run_peak(job: dict[str, Any]) -> dict[str, Any]:
 
 def run_zephon(job: dict[str, Any]) -> dict[str, Any]:
     from zephon_core.bank.encode import encode_tokens
-    from zephon_core.bank.encode_run import make_plan
-    from zephon_core.bank.plan import predict_encode
+    from zephon_core.bank.encode.plan import predict_encode
+    from zephon_core.bank.encode.run import make_plan
     from zephon_core.bank.specs import EncodeSpec, RunOptions
 
     tokens = Path(job["tokens"])

@@ -73,8 +73,8 @@ def _expected_scan(
     max_row_bytes: int = 64 << 20,
 ) -> ExpectedScan:
     """Scan sources by the reference: bytes are JSONL as stored without compression, anything else yields parsed rows."""
-    from zephon_core.bank.scan_fields import compile_fields
-    from zephon_core.bank.scan_reference import line_texts, row_texts
+    from zephon_core.bank.scan.fields import compile_fields
+    from zephon_core.bank.scan.reference import line_texts, row_texts
     from zephon_core.bank.specs import FieldSpec
     from zephon_core.readers.rows import RowProblem
 

@@ -21,10 +21,10 @@ import psutil
 import pytest
 
 from zephon_core.bank.encode import encode_tokens, read_outcome
-from zephon_core.bank.encode_run import make_plan
-from zephon_core.bank.encode_state import EncodeState
-from zephon_core.bank.matrix import FeatureMatrix, block_checksum
-from zephon_core.bank.receipts import SHAPE_ROWS
+from zephon_core.bank.encode.matrix import FeatureMatrix, block_checksum
+from zephon_core.bank.encode.receipts import SHAPE_ROWS
+from zephon_core.bank.encode.run import make_plan
+from zephon_core.bank.encode.state import EncodeState
 from zephon_core.bank.specs import EncodeSpec, RunOptions
 
 ROOT = Path(__file__).parents[2]

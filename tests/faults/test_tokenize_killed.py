@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from zephon_core.bank.token_store import LEDGER_NAME, TOKEN_FILES
+from zephon_core.bank.tokens.store import LEDGER_NAME, TOKEN_FILES
 
 PROGRAM = """
 import resource, sys
 from pathlib import Path
 from zephon_core.bank.specs import RunOptions, TokenizeSpec
-from zephon_core.bank.tokenize import tokenize_texts
+from zephon_core.bank.tokens import tokenize_texts
 from zephon_core.tokenizers import load_tokenizer
 
 texts, count, tokenizer, directory, largest_file = sys.argv[1:]

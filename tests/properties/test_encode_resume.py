@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from zephon_core.bank.encode import encode_tokens, read_outcome, valid_rows
-from zephon_core.bank.encode_run import make_plan
+from zephon_core.bank.encode.run import make_plan
 from zephon_core.bank.specs import EncodeSpec, RunOptions
 
 FEATURES = 4
@@ -49,7 +49,7 @@ def encoder(monkeypatch: pytest.MonkeyPatch) -> Encoder:
     import sys
 
     monkeypatch.setitem(sys.modules, "property_encoder", SimpleNamespace(make=lambda: encoder))  # type: ignore[arg-type]
-    monkeypatch.setattr("zephon_core.bank.encode.model_content_sha256", lambda model: "fixed")
+    monkeypatch.setattr("zephon_core.bank.encode.encode.model_content_sha256", lambda model: "fixed")
     monkeypatch.setattr("os.fsync", lambda handle: None)  # no power is cut here, and there are thousands of flushes
     return encoder
 

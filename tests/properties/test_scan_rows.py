@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from zephon_core.bank import scan_pipeline
-from zephon_core.bank.scan import scan_texts, write_index
+from zephon_core.bank.scan import pipeline, scan_texts, write_index
 from zephon_core.bank.specs import ScanSpec
 from zephon_core.errors import InputError
 from zephon_core.readers.sources import resolve_sources
@@ -147,7 +146,7 @@ def test_fast_path_is_the_reference(tmp_path_factory, expected_scan, contents, b
     spec = ScanSpec(sources=(str(folder / "*.jsonl"),), on_bad_row="quarantine", max_row_bytes=1024)
     expected = expected_scan(contents, max_row_bytes=1024)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(scan_pipeline, "BLOCK_BYTES", block_bytes)
+        patch.setattr(pipeline, "BLOCK_BYTES", block_bytes)
         scan = lambda: scan_texts(spec, resolve_sources(spec.sources), folder / "out", threads=threads, memory_bytes=1 << 20)  # noqa: E731
         if not expected.texts:
             with pytest.raises(InputError, match="no text"):

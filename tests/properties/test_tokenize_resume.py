@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zephon_core.bank.specs import RunOptions, TokenizeSpec
-from zephon_core.bank.token_store import LEDGER_NAME, TOKEN_FILES, Tally, TokenStoreIdentity, TokenWriter
-from zephon_core.bank.tokenize import tokenize_texts
+from zephon_core.bank.tokens import tokenize_texts
+from zephon_core.bank.tokens.store import LEDGER_NAME, TOKEN_FILES, Tally, TokenStoreIdentity, TokenWriter
 from zephon_core.tokenizers import Tokenizer
 
 WORDS = ["one", "two", "three", "four", "five"]

@@ -112,8 +112,8 @@ def plan_bank(
     """
     import numpy as np
 
-    from zephon_core.bank.encode_run import make_plan
-    from zephon_core.bank.plan import predict_encode
+    from zephon_core.bank.encode.plan import predict_encode
+    from zephon_core.bank.encode.run import make_plan
 
     run = run or RunOptions()
     store = store or ArtifactStore(run.store)

@@ -18,9 +18,9 @@ import numpy as np
 import numpy.typing as npt
 
 from zephon_core.atomic import write_json
-from zephon_core.bank.scan_distinct import Dropped
-from zephon_core.bank.scan_drop import drop_texts
-from zephon_core.bank.scan_files import NpyWriter
+from zephon_core.bank.scan.distinct import Dropped
+from zephon_core.bank.scan.drop import drop_texts
+from zephon_core.bank.scan.files import NpyWriter
 
 __all__ = ["copy_files", "drop_known", "join_features", "join_scans", "join_statistics", "join_tokens"]
 

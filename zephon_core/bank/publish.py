@@ -18,8 +18,8 @@ import numpy as np
 
 from zephon_core.atomic import fsync_file, publish_directory, remove_tree, write_json
 from zephon_core.bank.encode import EncodeOutcome, read_outcome, valid_rows
-from zephon_core.bank.encode_outcome import is_as_before
-from zephon_core.bank.encode_state import EncodeState
+from zephon_core.bank.encode.outcome import is_as_before
+from zephon_core.bank.encode.state import EncodeState
 from zephon_core.bank.manifest import (
     INDEX_NAME,
     MANIFEST_NAME,

@@ -13,7 +13,7 @@ from zephon_core.bank.encode import ENCODE_VERSION
 from zephon_core.bank.reader import FeatureBank
 from zephon_core.bank.scan import SCAN_VERSION
 from zephon_core.bank.specs import BankSpec, EncodeSpec
-from zephon_core.bank.tokenize import TOKENS_VERSION
+from zephon_core.bank.tokens import TOKENS_VERSION
 from zephon_core.errors import MismatchError, MissingArtifactError
 from zephon_core.fingerprint import fingerprint
 from zephon_core.models import model_content_sha256

@@ -15,15 +15,15 @@ from pathlib import Path
 from typing import Any
 
 from zephon_core.bank.encode import EncodeOutcome, encode_tokens, read_outcome
-from zephon_core.bank.encode_outcome import read_standing
-from zephon_core.bank.encode_state import EncodeState
+from zephon_core.bank.encode.outcome import read_standing
+from zephon_core.bank.encode.state import EncodeState
 from zephon_core.bank.extend import copy_files, drop_known, join_features, join_scans, join_statistics, join_tokens
 from zephon_core.bank.manifest import features_name, read_manifest
 from zephon_core.bank.publish import BankParts, EncodeMovedError, fill_bank_directory, publish_folder
 from zephon_core.bank.recipes import BankIdentity, BankRecipes, BaseBank, all_sources, bank_recipes, identify
 from zephon_core.bank.scan import scan_texts
 from zephon_core.bank.specs import BankSpec, RunOptions
-from zephon_core.bank.tokenize import tokenize_texts
+from zephon_core.bank.tokens import tokenize_texts
 from zephon_core.errors import LeaseHeldError, MissingArtifactError, PoisonError
 from zephon_core.locks import is_held
 from zephon_core.progress import NULL_PROGRESS, Progress
