@@ -1,4 +1,3 @@
-import json
 import signal
 import subprocess
 import sys
@@ -8,7 +7,7 @@ import time
 import pytest
 
 from zephon_core.errors import LeaseHeldError, LeaseLostError
-from zephon_core.locks import Lease, is_held
+from zephon_core.locks import Lease, LeaseOwner, is_held
 
 HOLDER = """
 import sys, time
@@ -90,7 +89,7 @@ def test_waiting_is_announced_once(lease_path):
 
 def another_host(lease_path, beat=0, token="theirs"):
     lease_path.parent.mkdir(exist_ok=True)
-    lease_path.write_text(json.dumps({"token": token, "boot": "elsewhere", "host": "node-7", "pid": 1, "beat": beat}))
+    LeaseOwner(token, "elsewhere", "node-7", 1, beat).write(lease_path)
 
 
 def test_a_beating_holder_on_another_host_is_left_alone(lease_path):

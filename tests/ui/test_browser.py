@@ -48,7 +48,11 @@ class Browser:
         self.driver.get(self._base_url + path)
 
     def wait_until(self, condition: Callable[[], Any], what: str, timeout_s: float = 30.0) -> Any:
-        from selenium.common.exceptions import NoSuchElementException, StaleElementReferenceException
+        from selenium.common.exceptions import (
+            ElementClickInterceptedException,
+            NoSuchElementException,
+            StaleElementReferenceException,
+        )
 
         deadline = time.monotonic() + timeout_s
         while True:
@@ -57,10 +61,18 @@ class Browser:
                     return found
             except (NoSuchElementException, StaleElementReferenceException):
                 pass  # the page is being drawn
+            except ElementClickInterceptedException:
+                self._point_elsewhere()
             if time.monotonic() > deadline:
                 self.picture("waited-too-long")
                 pytest.fail(f"waited too long for {what}; the page says:\n{self.text()[:3000]}")
             time.sleep(0.1)
+
+    def _point_elsewhere(self) -> None:
+        """Move the mouse away: a passing message stays as long as the mouse is over it."""
+        from selenium.webdriver import ActionChains
+
+        ActionChains(self.driver).move_to_element(self.driver.find_element("link text", "Dashboard")).perform()
 
     def text(self) -> str:
         return str(self.driver.find_element("tag name", "body").text)
@@ -69,22 +81,27 @@ class Browser:
         self.wait_until(lambda: words in self.text(), repr(words))
 
     def click(self, words: str, selector: str = "button, a, [role=menuitem], [role=tab]") -> None:
-        def find() -> Any:
-            return next(
-                (element for element in self.driver.find_elements("css selector", selector) if element.text.strip() == words), None
-            )
+        def click() -> bool:
+            elements = self.driver.find_elements("css selector", selector)
+            element = next((element for element in elements if element.text.strip() == words), None)
+            if element is None:
+                return False
+            self.driver.execute_script("arguments[0].scrollIntoView({block: 'center'})", element)
+            element.click()
+            return True
 
-        element = self.wait_until(find, f"{words!r} to click")
-        self.driver.execute_script("arguments[0].scrollIntoView({block: 'center'})", element)
-        element.click()
+        self.wait_until(click, f"{words!r} to click")
 
     def click_link_with(self, words: str) -> None:
         """Click the link that these words are a part of."""
 
-        def find() -> Any:
-            return next((link for link in self.driver.find_elements("tag name", "a") if words in link.text), None)
+        def click() -> bool:
+            link = next((link for link in self.driver.find_elements("tag name", "a") if words in link.text), None)
+            if link is not None:
+                link.click()
+            return link is not None
 
-        self.wait_until(find, f"a link with {words!r}").click()
+        self.wait_until(click, f"a link with {words!r}")
 
     def field(self, label: str, number: int = 0) -> Any:
         def find() -> Any:
