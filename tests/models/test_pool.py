@@ -117,6 +117,20 @@ def test_other_errors_are_told_with_their_trace() -> None:
     assert 'raise ZeroDivisionError("a surprise")' in caught.value.__notes__[0]
 
 
+class OnlyHere:
+    """Something that no worker can unpickle."""
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return eval, ("1 / 0",)
+
+
+@pytest.mark.parametrize("message", ["payload", "job"])
+def test_a_message_that_a_worker_can_t_read_is_told(message: str) -> None:
+    payload, job = (OnlyHere(), 1) if message == "payload" else (1, OnlyHere())
+    with pytest.raises(WorkerError, match="ZeroDivisionError"), WorkerPool(1, TARGET, payload) as pool:
+        list(pool.run([job]))
+
+
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
 def test_a_dead_worker_is_noticed_and_the_others_are_ended(how: signal.Signals) -> None:
     with pytest.raises(WorkerError, match=f"was killed by {how.name}"), WorkerPool(2, TARGET, 1) as pool:

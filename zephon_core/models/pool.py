@@ -20,6 +20,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from multiprocessing.connection import Connection, Pipe, wait
 from types import TracebackType
 from typing import Any
@@ -122,6 +123,13 @@ class _Stop:
 _STOP = _Stop()
 
 
+@dataclass(frozen=True)
+class _Unreadable:
+    """In place of a message to a worker that it could not unpickle."""
+
+    error: Exception
+
+
 class _Worker:
     def __init__(self, number: int, target: str, payload: Any) -> None:
         self.number = number
@@ -182,10 +190,10 @@ def worker_main(descriptor: int, parent: int) -> None:
     connection = Connection(descriptor)
     inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(connection, inbox), daemon=True).start()
-    target, payload = inbox.get()
     try:
+        target, payload = _taken(inbox)
         with _resolve(target)(payload) as handle:
-            while not isinstance(job := inbox.get(), _Stop):
+            while not isinstance(job := _taken(inbox), _Stop):
                 connection.send(("result", handle(job)))
     except Exception as error:  # whatever it is, the parent raises it
         connection.send(("error", _portable(error)))
@@ -199,6 +207,16 @@ def _listen(connection: Connection, inbox: queue.SimpleQueue[Any]) -> None:
             inbox.put(connection.recv())
         except (EOFError, OSError):  # the parent is gone, and nobody waits for what this process computes
             os._exit(1)
+        except Exception as error:  # a message that can't be unpickled here; its classes' own code may raise anything
+            inbox.put(_Unreadable(error))
+
+
+def _taken(inbox: queue.SimpleQueue[Any]) -> Any:
+    """Take the next message. Raises what kept it from being read."""
+    message = inbox.get()
+    if isinstance(message, _Unreadable):
+        raise message.error
+    return message
 
 
 def _resolve(target: str) -> Callable[[Any], AbstractContextManager[Callable[[Any], Any]]]:
