@@ -127,7 +127,7 @@ class _Build:
     def _encode_parts(self, recipe: Recipe, identity: BankIdentity) -> None:
         """Encode all parts under the chosen runner. Whichever comes last commits the artifact."""
         bound = bind(encode_texts, recipe, self._store, refresh=self._refresh)
-        with choose_runner(self._run) as runner, runner_resources(self._run):
+        with choose_runner(self._run, self._run.parts) as runner, runner_resources(self._run):
             try:
                 futures = [runner.submit(bound, self._part(part, identity)) for part in range(self._run.parts)]
                 for future in futures:

@@ -31,9 +31,10 @@ from prefect.settings import get_current_settings
 
 from zephon_core.atomic import write_bytes
 from zephon_core.errors import ZephonError
-from zephon_core.store import ArtifactStore, Recipe
+from zephon_core.ratios.documents import KIND, RatioDocuments
+from zephon_core.store import ArtifactRef, ArtifactStore, Recipe
 
-__all__ = ["ArtifactPolicy", "ArtifactRecords", "bind", "is_transient", "refreshing"]
+__all__ = ["ArtifactPolicy", "ArtifactRecords", "DocumentRecords", "bind", "bind_document", "is_transient", "refreshing"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -82,9 +83,13 @@ class ArtifactRecords(WritableFileSystem):
     kind: str
     fingerprint: str
 
+    def find(self) -> ArtifactRef | None:
+        """Return the artifact, None where there is no valid one."""
+        return ArtifactStore(self.root).find(self.kind, self.fingerprint)
+
     def read_path(self, path: str, _sync: bool | None = None) -> bytes:
         """Return the record of the artifact. Raises ValueError where there is no valid one, which Prefect takes as a miss."""
-        ref = ArtifactStore(self.root).find(self.kind, self.fingerprint)
+        ref = self.find()
         if ref is None:
             raise ValueError(f"no valid artifact {path}")
         # Prefect's own copy of a result, `<key>`, isn't written atomically; a hit is answered from a file of ours.
@@ -106,6 +111,20 @@ class ArtifactRecords(WritableFileSystem):
         """See `write_path`."""
 
 
+class DocumentRecords(ArtifactRecords):
+    """Key storage in which there is one record, that of a measured ratio, as long as the store holds a valid document of it."""
+
+    _block_type_name = "Document records"
+    _block_type_slug = "zephon-document-records"
+
+    kind: str = KIND
+
+    def find(self) -> ArtifactRef | None:
+        """Return the name of the document, None where there is no valid one."""
+        documents = RatioDocuments(ArtifactStore(self.root))
+        return documents.ref(self.fingerprint) if documents.read(self.fingerprint) else None
+
+
 def bind(task: Task[P, R], recipe: Recipe, store: ArtifactStore, *, refresh: bool = False) -> Task[P, R]:
     """Tie a task to the artifact it makes: its run is Cached, without running the body, where the store holds a valid one.
 
@@ -114,11 +133,22 @@ def bind(task: Task[P, R], recipe: Recipe, store: ArtifactStore, *, refresh: boo
     refresh: run the body even so. Prefect's own setting, `PREFECT_TASKS_REFRESH_CACHE`, does the same.
     """
     root = str(store.root)
-    records = ArtifactRecords(root=root, kind=recipe.kind, fingerprint=recipe.fingerprint)
+    return _bound(task, ArtifactRecords(root=root, kind=recipe.kind, fingerprint=recipe.fingerprint), refresh=refresh)
+
+
+def bind_document(task: Task[P, R], key: str, store: ArtifactStore, *, refresh: bool = False) -> Task[P, R]:
+    """Tie a task to the document it makes, as `bind` does to an artifact. key: the document's, see `zephon_core.ratios.documents`.
+
+    The task returns the document's ArtifactRef, or something else where no document is kept.
+    """
+    return _bound(task, DocumentRecords(root=str(store.root), fingerprint=key), refresh=refresh)
+
+
+def _bound(task: Task[P, R], records: ArtifactRecords, *, refresh: bool) -> Task[P, R]:
     return task.with_options(
-        cache_policy=ArtifactPolicy(key_storage=records, artifact_key=recipe.key),
+        cache_policy=ArtifactPolicy(key_storage=records, artifact_key=f"{records.kind}-{records.fingerprint}"),
         persist_result=True,
-        result_storage=_records_folder(root),
+        result_storage=_records_folder(records.root),
         result_serializer="json",
         cache_result_in_memory=False,
         refresh_cache=refresh or None,

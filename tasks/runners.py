@@ -6,7 +6,8 @@ import multiprocessing
 import os
 import threading
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from enum import StrEnum
+from typing import Any, Protocol
 
 from prefect.task_runners import ProcessPoolTaskRunner, TaskRunner, ThreadPoolTaskRunner
 
@@ -15,27 +16,51 @@ from zephon_core.bank.specs import RunOptions
 from zephon_core.bank.specs import TaskRunner as RunnerName
 from zephon_core.errors import MissingExtraError
 
-__all__ = ["choose_runner", "prepare_process", "run_of_part", "runner_resources", "stop_parts"]
+__all__ = ["RunnerOptions", "choose_runner", "prepare_process", "run_of_part", "runner_resources", "stop_parts", "workers_of_part"]
 
 _RAY_OBJECT_STORE_BYTES = 200 << 20
 
 
-def choose_runner(run: RunOptions) -> TaskRunner[Any]:
+class RunnerOptions(Protocol):
+    """What of a flow's options says where its parts run."""
+
+    @property
+    def task_runner(self) -> StrEnum:
+        """thread, process, ray or dask."""
+
+    @property
+    def cluster(self) -> str:
+        """Address of a Ray or Dask cluster, "" for a local one."""
+
+    @property
+    def worker_count(self) -> int:
+        """How many parts may run at once here."""
+
+
+def choose_runner(run: RunnerOptions, parts: int) -> TaskRunner[Any]:
     """Return the task runner that `run` asks for, not started. Raises MissingExtraError where its package is not installed."""
-    if run.task_runner is RunnerName.RAY:
-        return _ray_runner(run)
-    if run.task_runner is RunnerName.DASK:
-        return _dask_runner(run)
-    if run.task_runner is RunnerName.PROCESS:
-        return ProcessPoolTaskRunner(max_workers=_parts_at_once(run), initializer=prepare_process)
-    return ThreadPoolTaskRunner(max_workers=_parts_at_once(run))
+    at_once = parts_at_once(run, parts)
+    if run.task_runner == RunnerName.RAY:
+        return _ray_runner(run.cluster, at_once)
+    if run.task_runner == RunnerName.DASK:
+        return _dask_runner(run.cluster, at_once)
+    if run.task_runner == RunnerName.PROCESS:
+        return ProcessPoolTaskRunner(max_workers=at_once, initializer=prepare_process)
+    return ThreadPoolTaskRunner(max_workers=at_once)
+
+
+def workers_of_part(run: RunnerOptions, parts: int) -> int:
+    """Return how many workers one of `parts` may use: those that run at once here share the cores. 0: all of its machine's."""
+    if run.task_runner in (RunnerName.THREAD, RunnerName.PROCESS):
+        return max(1, run.worker_count // parts_at_once(run, parts))
+    return 0
 
 
 def run_of_part(run: RunOptions, part: int) -> RunOptions:
     """Return the options under which part `part` of `run.parts` runs; parts that run at once here share the cores."""
     update: dict[str, Any] = {"part": part}
-    if run.task_runner in (RunnerName.THREAD, RunnerName.PROCESS):
-        update["workers"] = max(1, run.worker_count // _parts_at_once(run))
+    if workers := workers_of_part(run, run.parts):
+        update["workers"] = workers
     return run.model_copy(update=update)
 
 
@@ -48,31 +73,32 @@ def runner_resources(run: RunOptions) -> AbstractContextManager[Any]:
     return nullcontext()
 
 
-def _parts_at_once(run: RunOptions) -> int:
-    return max(1, min(run.parts, run.worker_count))
+def parts_at_once(run: RunnerOptions, parts: int) -> int:
+    """Return how many of `parts` run at once on this machine."""
+    return max(1, min(parts, run.worker_count))
 
 
-def _ray_runner(run: RunOptions) -> TaskRunner[Any]:
+def _ray_runner(cluster: str, at_once: int) -> TaskRunner[Any]:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
         from prefect_ray import RayTaskRunner
     except ImportError:
         raise _missing("ray", "prefect-ray") from None
-    if run.cluster:
-        return RayTaskRunner(address=run.cluster)
+    if cluster:
+        return RayTaskRunner(address=cluster)
     # Parts pass a few kilobytes through Ray, and their data through files.
-    local = {"include_dashboard": False, "num_cpus": _parts_at_once(run), "object_store_memory": _RAY_OBJECT_STORE_BYTES}
+    local = {"include_dashboard": False, "num_cpus": at_once, "object_store_memory": _RAY_OBJECT_STORE_BYTES}
     return RayTaskRunner(init_kwargs=local)
 
 
-def _dask_runner(run: RunOptions) -> TaskRunner[Any]:
+def _dask_runner(cluster: str, at_once: int) -> TaskRunner[Any]:
     try:
         from prefect_dask import DaskTaskRunner
     except ImportError:
         raise _missing("dask", "prefect-dask") from None
-    if run.cluster:
-        return DaskTaskRunner(address=run.cluster)
-    return DaskTaskRunner(cluster_kwargs={"n_workers": _parts_at_once(run), "threads_per_worker": 1, "dashboard_address": None})
+    if cluster:
+        return DaskTaskRunner(address=cluster)
+    return DaskTaskRunner(cluster_kwargs={"n_workers": at_once, "threads_per_worker": 1, "dashboard_address": None})
 
 
 def _missing(runner: str, package: str) -> MissingExtraError:

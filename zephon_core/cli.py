@@ -9,6 +9,7 @@ import typer
 from zephon_core import __version__
 from zephon_core.bank.commands import app as bank_app
 from zephon_core.console import FOUND_WANTING, JsonOption, StoreOption, VerboseOption, choose_progress, command_errors, emit
+from zephon_core.ratios.commands import app as ratios_app
 
 if TYPE_CHECKING:
     from zephon_core.upkeep import Entry
@@ -24,6 +25,7 @@ app = typer.Typer(
 )
 store_app = typer.Typer(name="store", help="The store of finished and unfinished work.", no_args_is_help=True)
 app.add_typer(bank_app)
+app.add_typer(ratios_app)
 app.add_typer(store_app)
 
 ArtifactArgument = Annotated[

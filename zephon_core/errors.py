@@ -11,10 +11,12 @@ __all__ = [
     "ArtifactError",
     "BadRowError",
     "CorruptArtifactError",
+    "FatalCountError",
     "IncompleteBankError",
     "InputError",
     "LeaseHeldError",
     "LeaseLostError",
+    "MeasureError",
     "MismatchError",
     "MissingArtifactError",
     "MissingExtraError",
@@ -23,6 +25,7 @@ __all__ = [
     "SourceChangedError",
     "SpecError",
     "TokenizerError",
+    "TransientInputError",
     "WorkerError",
     "ZephonError",
 ]
@@ -75,8 +78,38 @@ class BadRowError(InputError):
     """One row of a source is broken and `on_bad_row` is `error`."""
 
 
+class TransientInputError(InputError):
+    """A source can't be reached now, and a later try may succeed: I/O, credentials, a file that went away."""
+
+
 class SourceChangedError(InputError):
     """A source's content is no longer what it was when this run identified it."""
+
+
+class FatalCountError(ZephonError, ValueError):
+    """A row that the training's tokenize step would refuse as well: going on would only put its crash off.
+
+    position: which of the rows that were counted together it is, from 0.
+    """
+
+    position = 0
+
+    def at(self, where: str) -> FatalCountError:
+        """Return the same error headed by the place of the row, once that is known."""
+        return FatalCountError(where, self.found, wanted=self.wanted, remedy=self.remedy)
+
+
+class MeasureError(ZephonError):
+    """A function of the user's that measures rows, or is replayed on them, failed: the data set can't be measured.
+
+    position: which of the rows that were counted together it failed on, from 0.
+    """
+
+    position = 0
+
+    def at(self, where: str) -> MeasureError:
+        """Return the same error with the place of the row, once that is known."""
+        return MeasureError(f"{self.where}, on {where}", self.found, wanted=self.wanted, remedy=self.remedy)
 
 
 class TokenizerError(ZephonError):

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
 
-__all__ = ["Bar", "bars", "columns", "line", "page", "section", "stacked", "table", "tiles"]
+__all__ = ["Bar", "Range", "bars", "columns", "line", "page", "ranges", "section", "stacked", "table", "tiles"]
 
 _COLOURS = ("--one", "--two", "--three", "--four", "--five")
 _WIDTH = 920
@@ -105,6 +105,44 @@ def bars(values: Sequence[Bar], *, describe: str) -> str:
     return _svg(26 * len(values), describe, marks)
 
 
+@dataclass(frozen=True)
+class Range:
+    """One range: its label, its middle and ends in the chart's unit, its figures in words, and whether it is to stand out."""
+
+    label: str
+    low: float
+    middle: float
+    high: float
+    tooltip: str
+    accent: bool = False
+
+
+def ranges(values: Sequence[Range], *, describe: str, limits: Sequence[float] = ()) -> str:
+    """Return a chart of ranges on one scale that holds zero, one labelled line each: a dot for the middle, a bar from end to end.
+
+    limits: places on the scale that are marked by a line from top to bottom.
+    """
+    if not values:
+        return ""
+    bottom = min(0.0, *(value.low for value in values), *limits)
+    top = max(0.0, *(value.high for value in values), *limits)
+    left, wide, height = 200, _WIDTH - 620, 26 * len(values)
+
+    def place(amount: float) -> float:
+        return left + wide * (amount - bottom) / ((top - bottom) or 1.0)
+
+    marks = [f'<line class="axis" x1="{place(x):.1f}" x2="{place(x):.1f}" y1="0" y2="{height}"/>' for x in (0.0, *limits)]
+    for number, value in enumerate(values):
+        y = number * 26 + 12
+        colour = "--two" if value.accent else "--one"
+        marks.append(_text(0, y + 4, value.label))
+        marks.append(_rule(left, left + wide, y))
+        marks.append(_rect(place(value.low), y - 4, place(value.high) - place(value.low), 8, colour, value.tooltip, opacity=0.4))
+        marks.append(f'<circle cx="{place(value.middle):.1f}" cy="{y}" r="4" style="fill:var({colour})"/>')
+        marks.append(_text(left + wide + 14, y + 4, value.tooltip))
+    return _svg(height, describe, marks)
+
+
 def stacked(values: Sequence[Bar], *, describe: str) -> str:
     """Return one bar divided into shares, with a legend that carries the figures."""
     total = sum(bar.value for bar in values)
@@ -145,9 +183,10 @@ def _colour(bar: Bar) -> str:
     return "--two" if bar.accent else "--one"
 
 
-def _rect(x: float, y: float, width: float, height: float, colour: str, tooltip: str) -> str:
+def _rect(x: float, y: float, width: float, height: float, colour: str, tooltip: str, *, opacity: float = 1.0) -> str:
     size = f'x="{x:.1f}" y="{y:.1f}" width="{max(width, 0.5):.1f}" height="{max(height, 0.0):.1f}"'
-    return f'<rect {size} rx="2" style="fill:var({colour})"><title>{html.escape(tooltip)}</title></rect>'
+    fill = f"fill:var({colour})" if opacity == 1.0 else f"fill:var({colour});fill-opacity:{opacity}"
+    return f'<rect {size} rx="2" style="{fill}"><title>{html.escape(tooltip)}</title></rect>'
 
 
 def _text(x: float, y: float, content: str, *, anchor: str = "start") -> str:

@@ -19,7 +19,7 @@ from zephon_core.store import RECORD_NAME, ArtifactRecord, ArtifactRef, Artifact
 
 __all__ = ["Entry", "list_entries", "pull", "push", "resolve", "sweep"]
 
-_NOT_KINDS = {"leases", "memo", "published", "remote"}
+_NOT_KINDS = {"catalogs", "leases", "memo", "published", "remote"}
 
 
 @dataclass(frozen=True)

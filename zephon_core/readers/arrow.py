@@ -17,7 +17,7 @@ from zephon_core.readers.streams import guard_unchanged
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["RowBatch", "arrow_errors", "cut_batch", "iter_arrow", "wanted_leaves"]
+__all__ = ["RowBatch", "arrow_errors", "cut_batch", "iter_arrow", "read_options", "wanted_leaves"]
 
 BATCH_BYTES = 8 << 20
 BATCH_ROWS = 4096
@@ -59,20 +59,21 @@ def _record_batches(source: Source, handle: BinaryIO, paths: Sequence[str] | Non
     if magic == b"ARROW1":
         schema = pa.ipc.open_file(handle).schema
         handle.seek(0)
-        reader = pa.ipc.open_file(handle, options=_options(schema, paths))
+        reader = pa.ipc.open_file(handle, options=read_options(schema, paths))
         for number in range(reader.num_record_batches):
             yield _checked(reader.get_batch(number)), source.bytes // reader.num_record_batches
         return
     schema = pa.ipc.open_stream(handle).schema
     handle.seek(0)
     stored_bytes = 0
-    for batch in pa.ipc.open_stream(handle, options=_options(schema, paths)):
+    for batch in pa.ipc.open_stream(handle, options=read_options(schema, paths)):
         position = handle.tell()
         yield _checked(batch), position - stored_bytes
         stored_bytes = position
 
 
-def _options(schema: pa.Schema, paths: Sequence[str] | None) -> pa.ipc.IpcReadOptions:
+def read_options(schema: pa.Schema, paths: Sequence[str] | None) -> pa.ipc.IpcReadOptions:
+    """Have only those columns read that field paths begin with; None: all."""
     import pyarrow as pa
 
     if paths is None:

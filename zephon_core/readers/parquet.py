@@ -14,7 +14,7 @@ from zephon_core.readers.streams import guard_unchanged
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
-__all__ = ["iter_parquet"]
+__all__ = ["chosen_columns", "iter_parquet"]
 
 _BUFFER_BYTES = 1 << 20
 
@@ -32,8 +32,7 @@ def iter_parquet(
 
     with open_source(source.url, buffered=True) as handle, guard_unchanged(source, handle), arrow_errors(source.url):
         file = pq.ParquetFile(handle, buffer_size=_BUFFER_BYTES, pre_buffer=False)
-        columns = _columns(file, paths)
-        names = None if columns is None else [file.schema.column(number).path for number in columns]
+        names = chosen_columns(file, paths)
         row = 1
         decoded_bytes = 0
         for group in range(file.num_row_groups):
@@ -46,15 +45,17 @@ def iter_parquet(
                     row += part.num_rows
 
 
-def _columns(file: pq.ParquetFile, paths: Sequence[str] | None) -> list[int] | None:
-    """Numbers of the leaf columns to decode, None for all."""
+def chosen_columns(file: pq.ParquetFile, paths: Sequence[str] | None) -> list[str] | None:
+    """Name the leaf columns that lie on the way of field paths, None for all."""
     if paths is None:
         return None
     leaves = wanted_leaves(file.schema_arrow, paths)
-    if len(leaves) == len(file.schema):
-        return [number for number, wanted in enumerate(leaves) if wanted]
+    schema = file.schema
+    columns = [schema.column(number).path for number in range(len(schema))]
+    if len(leaves) == len(schema):
+        return [column for column, wanted in zip(columns, leaves, strict=True) if wanted]
     names = {path.split(".")[0].removesuffix("[]") for path in paths}
-    return [number for number in range(len(file.schema)) if file.schema.column(number).path.split(".")[0] in names]
+    return [column for column in columns if column.split(".")[0] in names]
 
 
 def _batch_rows(source: Source, group: pq.RowGroupMetaData, number: int, known_row_bytes: float, max_row_bytes: int) -> int:

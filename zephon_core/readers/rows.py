@@ -76,7 +76,7 @@ def iter_rows(source: Source, *, paths: Sequence[str] | None = None, max_row_byt
             origin = Origin(source, part.first_row + number, None)
             try:
                 payload = part.batch.slice(number, 1).to_pylist()[0]
-            except (ValueError, OverflowError) as error:
+            except (ValueError, OverflowError, KeyError) as error:  # KeyError: a type that pyarrow has no class for
                 problem = RowProblem("no Python value", f"can't be turned into Python values ({error})")
                 raise row_error(origin, problem, "Fix the row.") from error
             yield Row(origin, payload)

@@ -21,7 +21,17 @@ from zephon_core.errors import InputError, MissingExtraError, SourceChangedError
 from zephon_core.fingerprint import FileMemo, file_sha256
 from zephon_core.progress import NULL_PROGRESS, Progress
 
-__all__ = ["Source", "check_unchanged", "detect_format", "expand_source", "local_path", "open_source", "resolve_sources"]
+__all__ = [
+    "Source",
+    "check_unchanged",
+    "detect_format",
+    "expand_source",
+    "file_system",
+    "local_path",
+    "open_source",
+    "resolve_sources",
+    "transport_errors",
+]
 
 _FORMATS = {
     ".jsonl": "jsonl",
@@ -144,11 +154,11 @@ def open_source(url: str, *, buffered: bool = False) -> Iterator[BinaryIO]:
             yield handle
     except FileNotFoundError:
         raise InputError(url, "does not exist") from None
-    except _transport_errors() as error:
+    except transport_errors() as error:
         raise InputError(url, f"can't be read ({_reason(error)})") from error
 
 
-def _transport_errors() -> tuple[type[Exception], ...]:
+def transport_errors() -> tuple[type[Exception], ...]:
     """List what can go wrong between here and a file; of remote ones not every package says it as OSError."""
     loaded = [(sys.modules[name], kind) for name, kind in _TRANSPORT_ERRORS if name in sys.modules]
     return (OSError, *(getattr(module, kind) for module, kind in loaded))
@@ -229,17 +239,18 @@ def _expand(url: str) -> list[str]:
 def _expand_remote(url: str) -> list[str]:
     if not glob.has_magic(url.split("://", 1)[-1]) or (url.startswith("http") and "*" not in url):
         return [url]
-    system, pattern = _file_system(url)
+    system, pattern = file_system(url)
     try:
         found = sorted(match for match in system.glob(pattern) if system.isfile(match))
-    except _transport_errors() as error:
+    except transport_errors() as error:
         raise InputError(url, f"can't be listed ({_reason(error)})") from error
     if not found:
         raise InputError(url, "matches no file")
     return [str(system.unstrip_protocol(match)) for match in found]
 
 
-def _file_system(url: str) -> tuple[Any, str]:
+def file_system(url: str) -> tuple[Any, str]:
+    """Return the fsspec file system that a URL belongs to, and its path there. Raises InputError or MissingExtraError."""
     import fsspec
 
     try:
@@ -252,5 +263,5 @@ def _file_system(url: str) -> tuple[Any, str]:
 
 
 def _fsspec_open(url: str) -> Any:
-    system, path = _file_system(url)
+    system, path = file_system(url)
     return system.open(path, "rb", block_size=8 * _CHUNK_BYTES, cache_type="readahead")

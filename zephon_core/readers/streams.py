@@ -11,7 +11,7 @@ from typing import BinaryIO, Protocol
 from zephon_core.errors import InputError, SourceChangedError
 from zephon_core.readers.sources import Source, local_path, open_source
 
-__all__ = ["ByteStream", "guard_unchanged", "open_stream"]
+__all__ = ["ByteStream", "decompressed", "guard_unchanged", "open_stream"]
 
 _READ_BYTES = 1 << 20
 _ZSTD_FEED_BYTES = 8 << 10
@@ -32,12 +32,16 @@ class ByteStream(Protocol):
 def open_stream(source: Source) -> Iterator[ByteStream]:
     """Open a JSONL source. Raises InputError, and SourceChangedError as `guard_unchanged` does."""
     with open_source(source.url) as handle, guard_unchanged(source, handle):
-        if source.compression == "gzip":
-            yield _GzipStream(source.url, handle)
-        elif source.compression == "zstd":
-            yield _ZstdStream(source.url, handle)
-        else:
-            yield _PlainStream(handle)
+        yield decompressed(source.url, source.compression, handle)
+
+
+def decompressed(url: str, compression: str, handle: BinaryIO) -> ByteStream:
+    """Return the bytes behind an open file; its compression is none, gzip or zstd. url names it in messages."""
+    if compression == "gzip":
+        return _GzipStream(url, handle)
+    if compression == "zstd":
+        return _ZstdStream(url, handle)
+    return _PlainStream(handle)
 
 
 @contextmanager

@@ -15,6 +15,8 @@ from zephon_core.tokenizers.early_cut import encode_first, find_early_cut
 from zephon_core.tokenizers.huggingface import encode_with_huggingface
 from zephon_core.tokenizers.identity import content_sha256, largest_id
 from zephon_core.tokenizers.ragged import RaggedIds
+from zephon_core.tokenizers.sentencepiece_file import sentencepiece_to_definition
+from zephon_core.tokenizers.tiktoken_file import is_ranks, ranks_to_definition
 
 if TYPE_CHECKING:
     import tokenizers
@@ -85,17 +87,18 @@ class Tokenizer:
 
 
 def load_tokenizer(path: str | Path) -> Tokenizer:
-    """Load a tokenizer from a Hugging Face folder or a tokenizer.json.
+    """Load a tokenizer from a Hugging Face folder, a tokenizer.json, a file of tiktoken ranks or a SentencePiece model.
 
-    A folder's tokenizer.json is taken as it is. A folder that has other formats only (vocab.txt, vocab.json with merges.txt,
-    tokenizer.model, ...) is converted by transformers, offline. Raises TokenizerError for anything missing, broken, or at odds
-    with the folder's tokenizer_config.json.
+    Ranks and SentencePiece models become a tokenizer.json in memory that gives the same ids; see `tiktoken_file` and
+    `sentencepiece_file`. A folder's tokenizer.json is taken as it is. A folder that has other formats only (vocab.txt,
+    vocab.json with merges.txt, tokenizer.model, ...) is converted by transformers, offline. Raises TokenizerError for anything
+    missing, broken, or at odds with the folder's tokenizer_config.json.
     """
     path = Path(path)
     if path.is_file():
-        return Tokenizer(_read(path), origin=str(path))
+        return Tokenizer(_definition(_read(path), path), origin=str(path))
     if not path.is_dir():
-        raise TokenizerError(str(path), "is not there", wanted="a Hugging Face folder or a tokenizer.json")
+        raise TokenizerError(str(path), "is not there", wanted="a Hugging Face folder or a tokenizer file")
     file = path / "tokenizer.json"
     if file.is_file():
         tokenizer = Tokenizer(_read(file), origin=str(file))
@@ -104,6 +107,15 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
     if any(True for pattern in _SLOW_FILES for _ in path.glob(pattern)):
         return Tokenizer(_converted(path), origin=str(path))
     raise TokenizerError(str(path), "holds no tokenizer", wanted="a tokenizer.json", remedy="Name the folder or file that has one.")
+
+
+def _definition(content: bytes, path: Path) -> bytes:
+    """Return the tokenizer.json that a file is, or is turned into."""
+    if path.suffix == ".json" or content.lstrip()[:1] == b"{":
+        return content
+    if is_ranks(content):
+        return ranks_to_definition(content, path)
+    return sentencepiece_to_definition(content, path)
 
 
 def _read(file: Path) -> bytes:

@@ -1,0 +1,110 @@
+"""Chat templates are found where transformers finds them, and render as it has them render."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("transformers")
+
+from templates import BARE, CHATML, MARKED
+
+from zephon_core.errors import FatalCountError, SpecError
+from zephon_core.ratios.counting.template import ChatTemplate, load_chat_template, read_template
+
+QUESTION = [{"role": "user", "content": "3 + 4?"}]
+TURN = [*QUESTION, {"role": "assistant", "content": "7"}]
+
+
+@pytest.fixture
+def folder(byte_level: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(byte_level, tmp_path / "tokenizer"))
+
+
+def configure(folder: Path, **settings: object) -> None:
+    file = folder / "tokenizer_config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **settings}))
+
+
+def test_where_templates_are_found(folder):
+    with pytest.raises(SpecError, match=r"has no chat template.*Set chat_template"):
+        load_chat_template(str(folder), None)
+    (folder / "chat_template.json").write_text(json.dumps({"chat_template": MARKED}))
+    assert load_chat_template(str(folder), None).texts == {"default": MARKED}
+    configure(folder, chat_template=BARE)
+    assert load_chat_template(str(folder), None).texts == {"default": BARE}
+    (folder / "chat_template.jinja").write_text(CHATML)
+    found = load_chat_template(str(folder), None)
+    assert found.texts == {"default": CHATML}
+    assert found.origin == f"the chat template of {folder}"
+    assert load_chat_template(str(folder / "tokenizer.json"), None) == found
+    assert load_chat_template(str(folder), BARE).texts == {"default": BARE}
+
+
+def test_a_template_of_its_own_for_rows_with_tools(folder):
+    named = [
+        {"name": "default", "template": "plain"},
+        {"name": "tool_use", "template": "tools"},
+        {"name": "rag", "template": "rag"},
+    ]
+    configure(folder, chat_template=named)
+    template = load_chat_template(str(folder), None)
+    assert set(template.texts) == {"default", "tool_use"}
+    assert template.render(QUESTION, {}) == template.render(QUESTION, {"tools": []}) == "plain"
+    assert template.render(QUESTION, {"tools": [{"type": "function"}]}) == "tools"
+    configure(folder, chat_template=named[1:])
+    with pytest.raises(SpecError, match="no chat template named default"):
+        load_chat_template(str(folder), None)
+
+
+def test_special_tokens_are_those_of_the_folder(folder):
+    (folder / "special_tokens_map.json").write_text(json.dumps({"bos_token": "<no>", "pad_token": {"content": "<pad>"}}))
+    template = load_chat_template(str(folder), "{{ bos_token }}|{{ eos_token }}|{{ pad_token }}|{{ unk_token }}")
+    assert template.special_tokens == {"bos_token": "<s>", "eos_token": "<|im_end|>", "pad_token": "<pad>"}
+    assert template.render(QUESTION, {}) == "<s>|<|im_end|>|<pad>|"
+    assert template.render(QUESTION, {"bos_token": "<own>"}).startswith("<own>|")
+
+
+def test_a_broken_configuration_is_named(folder):
+    (folder / "tokenizer_config.json").write_text("{")
+    with pytest.raises(SpecError, match=r"tokenizer_config\.json: can't be read"):
+        load_chat_template(str(folder), None)
+
+
+def test_templates_are_read_from_files(tmp_path):
+    assert read_template(CHATML) == CHATML
+    (tmp_path / "t.jinja").write_text(CHATML)
+    assert read_template(tmp_path / "t.jinja") == read_template(str(tmp_path / "t.jinja")) == CHATML
+    with pytest.raises(SpecError, match="a Jinja template, or the file of one"):
+        read_template(tmp_path / "nowhere.jinja")
+
+
+@pytest.mark.parametrize("text", ["{{ 1 / 0 }}", "{% for %}", "{{ messages[7].content.strip() }}", "{{ raise_exception('no!') }}"])
+def test_what_a_template_raises_is_fatal_and_names_it(text):
+    with pytest.raises(FatalCountError, match=r"is refused by the given one \(\w+: .*"):
+        ChatTemplate({"default": text}, {}, "the given one").render(QUESTION, {})
+
+
+def test_spans(folder):
+    for text in (CHATML, MARKED):
+        template = load_chat_template(str(folder), text)
+        rendered = template.render_marked([*TURN, *TURN], {})
+        assert [rendered.text[start:end] for start, end in rendered.spans] == ["7<|im_end|>\n"] * 2
+        assert template.render_marked(QUESTION, {}).spans == ()
+    assert load_chat_template(str(folder), MARKED).marked
+    assert not load_chat_template(str(folder), CHATML).marked
+
+
+def test_an_assistant_who_speaks_first(folder):
+    template = load_chat_template(str(folder), CHATML)
+    rendered = template.render_marked(TURN[1:], {})
+    assert [rendered.text[start:end] for start, end in rendered.spans] == ["7<|im_end|>\n"]
+
+
+def test_nothing_said_leaves_open_where_it_would_begin(folder):
+    template = load_chat_template(str(folder), BARE)
+    with pytest.raises(FatalCountError, match="no prompt for the assistant"):
+        template.render_marked([*QUESTION, {"role": "assistant", "content": " "}], {})

@@ -1,0 +1,98 @@
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zephon_core.errors import SpecError
+from zephon_core.ratios.estimate import combine_rounds, draw_positions, draws_needed, generator
+
+values = st.floats(0, 10, allow_nan=False, width=32)
+rounds_of_values = st.lists(st.lists(st.tuples(values, values), min_size=1, max_size=20), min_size=1, max_size=4).map(
+    lambda rounds: [np.array(pairs, np.float64).ravel() for pairs in rounds]
+)
+
+
+def test_four_draws_by_hand():
+    """Strata (1, 3) and (2, 2): mean 2, variance ((1 - 3)² + 0) / 4² = 1/4, one degree of freedom, t = 12.7062."""
+    estimate = combine_rounds([np.array([1.0, 3.0, 2.0, 2.0])], 0.95)
+    assert estimate.mean == 2
+    assert estimate.standard_error == pytest.approx(0.5)
+    assert estimate.degrees_of_freedom == pytest.approx(1)
+    assert estimate.high - estimate.mean == pytest.approx(12.7062047 / 2)
+    assert estimate.low == 0  # a ratio is never negative
+    assert estimate.design_effect == pytest.approx(0.25 / (2 / 3 / 4))
+
+
+@given(rounds_of_values)
+def test_rounds_count_in_proportion_to_their_draws(rounds):
+    together = combine_rounds(rounds, 0.9)
+    assert together.mean == pytest.approx(np.concatenate(rounds).mean())
+    assert together.draws == sum(map(len, rounds))
+    parts = [combine_rounds([values], 0.9) for values in rounds]
+    variance = sum((len(values) / together.draws * part.standard_error) ** 2 for values, part in zip(rounds, parts, strict=True))
+    assert together.standard_error**2 == pytest.approx(variance, abs=1e-12)
+
+
+@given(rounds_of_values, st.floats(0.1, 100))
+def test_units_don_t_matter(rounds, factor):
+    plain, scaled = combine_rounds(rounds, 0.95), combine_rounds([values * factor for values in rounds], 0.95)
+    assert scaled.mean == pytest.approx(factor * plain.mean)
+    assert scaled.high == pytest.approx(factor * plain.high)
+
+
+@given(rounds_of_values, st.randoms(use_true_random=False))
+def test_what_failed_is_left_out_and_counted(rounds, random):
+    lost = [values.copy() for values in rounds]
+    for values_of_round in lost:
+        for place in range(2, len(values_of_round)):
+            if random.random() < 0.3:
+                values_of_round[place] = np.nan
+    estimate = combine_rounds(lost, 0.95)
+    left = np.concatenate(lost)
+    left = left[~np.isnan(left)]
+    assert estimate.mean == pytest.approx(left.mean())
+    assert (estimate.draws, estimate.failed) == (len(left), sum(map(len, rounds)) - len(left))
+    assert math.isfinite(estimate.high)
+
+
+def test_partners_of_failed_draws_are_paired_with_one_another():
+    estimate = combine_rounds([np.array([1.0, np.nan, np.nan, 3.0, 2.0, 2.0])], 0.95)
+    assert estimate.standard_error == pytest.approx(0.5)  # as (1, 3), (2, 2)
+
+
+def test_one_draw_is_no_estimate():
+    with pytest.raises(SpecError, match="1 measured draws, expected at least 2"):
+        combine_rounds([np.array([1.0, np.nan])], 0.95)
+
+
+def test_draws_needed_go_with_the_square_of_the_precision():
+    estimate = combine_rounds([np.arange(100.0) % 7 + 1], 0.95)
+    assert draws_needed(estimate, estimate.relative_half_width) == pytest.approx(100)
+    assert draws_needed(estimate, estimate.relative_half_width / 3) == pytest.approx(900)
+
+
+FIELDS = {
+    "noise": lambda rng: np.repeat(rng.gamma(20, 1 / 20, 2000), 500),
+    "one language a shard": lambda rng: (
+        np.repeat(rng.choice([0.15, 0.3, 0.6], 200), 5000) * np.repeat(rng.gamma(30, 1 / 30, 2000), 500)
+    ),
+    "a tail in a tenth": lambda rng: (
+        np.repeat(rng.gamma(20, 1 / 20, 2000), 500) * np.where(np.arange(1_000_000) // 100_000 == 3, 3, 1)
+    ),
+    "trend": lambda rng: 0.2 + np.arange(1_000_000) / 1e6,
+}
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_the_interval_holds_the_truth_as_often_as_it_says(name):
+    field = FIELDS[name](np.random.default_rng(5))
+    truth, seeds = field.mean(), 1000
+    estimates = [combine_rounds([field[draw_positions(len(field), 512, generator(seed, name))]], 0.95) for seed in range(seeds)]
+    held = np.mean([estimate.low <= truth <= estimate.high for estimate in estimates])
+    assert 0.93 <= held <= 0.97
+    errors = np.array([estimate.mean / truth - 1 for estimate in estimates])
+    assert abs(errors.mean()) < 4 * errors.std() / math.sqrt(seeds)
+    told = np.sqrt(np.mean([estimate.standard_error**2 for estimate in estimates])) / truth
+    assert told == pytest.approx(errors.std(), rel=0.1)

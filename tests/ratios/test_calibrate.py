@@ -1,0 +1,254 @@
+"""What a measurement is worth: unbiased, as sure as it says, and the same whoever makes it."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+import random
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from ratio_inputs import WORDS
+
+from zephon_core.errors import FatalCountError
+from zephon_core.ratios.calibrate import Measurement, _Calibration, calibrate
+from zephon_core.ratios.count import count_tokens
+from zephon_core.ratios.counting import ChatTokenCountingSpec, TextTokenCountingSpec
+from zephon_core.ratios.datasets import Dataset
+from zephon_core.ratios.estimation import TokenEstimation
+from zephon_core.ratios.specs import RatioRun
+from zephon_core.store import ArtifactStore
+
+Texts = Sequence[str | None]
+SAMPLED = {"exact_below_bytes": 0, "target_rel_error": 0.02}
+
+
+def words(rng: random.Random, count: int, longest: int = 1) -> str:
+    """Words, each repeated into a run without a blank: `longest` says how many bytes a token may have."""
+    return " ".join(rng.choice(WORDS) if rng.random() < 1 / longest else "x" * rng.randint(3, 9) for _ in range(count))
+
+
+def even(rng: random.Random, shard: int) -> list[str | None]:
+    return [words(rng, rng.randint(5, 60)) for _ in range(40)]
+
+
+def one_kind_a_shard(rng: random.Random, shard: int) -> list[str | None]:
+    """Rows of equal size, but of many tokens in some shards and few in others."""
+    return [words(rng, 200, longest=1 + shard % 4)[:600] for _ in range(15)]
+
+
+def heavy_tail(rng: random.Random, shard: int) -> list[str | None]:
+    """Tiny rows, and in a tenth of the shards a row a thousand times as long, of another kind."""
+    rows: list[str | None] = [words(rng, rng.randint(1, 6)) for _ in range(80)]
+    return [*rows, words(rng, 6_000, longest=6)] if shard % 10 == 3 else rows
+
+
+def with_gaps(rng: random.Random, shard: int) -> list[str | None]:
+    """Nulls and empty texts: an empty one delivers its special tokens, a null nothing."""
+    return [rng.choice([None, "", words(rng, 3)]) for _ in range(150)]
+
+
+KINDS: dict[str, Callable[[random.Random, int], list[str | None]]] = {
+    "even": even,
+    "one kind a shard": one_kind_a_shard,
+    "heavy tail": heavy_tail,
+    "with gaps": with_gaps,
+}
+
+
+def write(folder: Path, number: int, texts: Texts, format: str) -> None:
+    folder.mkdir(exist_ok=True)
+    lines = b"".join(json.dumps({"id": row, "text": text}).encode() + b"\n" for row, text in enumerate(texts))
+    if format == "parquet":
+        table = pa.table({"id": range(len(texts)), "text": pa.array(texts, pa.string())})
+        pq.write_table(table, folder / f"{number:03}.parquet", row_group_size=25, compression="zstd")
+    elif format == "jsonl":
+        (folder / f"{number:03}.jsonl").write_bytes(lines)
+    else:
+        (folder / f"{number:03}.jsonl.gz").write_bytes(gzip.compress(lines))
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Make a data set of 40 shards, once."""
+    root = tmp_path_factory.mktemp("sets")
+
+    def make(kind: str, format: str) -> Path:
+        folder = root / f"{kind}-{format}"
+        if not folder.exists():
+            rng = random.Random(kind)
+            for shard in range(40):
+                write(folder, shard, KINDS[kind](rng, shard), format)
+        return folder
+
+    return make
+
+
+@pytest.fixture
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ArtifactStore]:
+    folder = tmp_path_factory.mktemp("store")
+    yield ArtifactStore(folder)
+    shutil.rmtree(folder)
+
+
+def exact_ratio(dataset: Dataset, counting: TextTokenCountingSpec, store: ArtifactStore) -> float:
+    return count_tokens(dataset, counting, run=RatioRun(workers=1, store=str(store.root))).tokens_per_byte
+
+
+@pytest.mark.parametrize(
+    ("kind", "format"), [*((kind, format) for kind in KINDS for format in ("jsonl", "parquet")), ("even", "jsonl.gz")]
+)
+def test_the_interval_holds_the_exact_ratio(
+    kind: str,
+    format: str,
+    made: Callable[..., Path],
+    store: ArtifactStore,
+    word_tokenizer: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(_Calibration, "_may_read_all", lambda self: False)  # these sets are small enough to be counted
+    counting = TextTokenCountingSpec(word_tokenizer)
+    dataset = Dataset.from_path("data", str(made(kind, format)), store=store)
+    truth = exact_ratio(dataset, counting, store)
+    seeds = 40
+    estimation = TokenEstimation(exact_below_bytes=0, target_rel_error=0.05)
+    found = [calibrate(dataset, counting, estimation, seed=seed, workers=1) for seed in range(seeds)]
+    errors = np.array([one.ratio / truth - 1 for one in found])
+    # 40 intervals of 95 %: that more than 8 miss the truth has a probability of one in ten thousand.
+    assert sum(one.interval is not None and one.interval[0] <= truth <= one.interval[1] for one in found) >= 32
+    assert abs(errors.mean()) < 4 * errors.std() / math.sqrt(seeds)
+    assert errors.std() < 0.03
+
+
+def measured(folder: Path, store: ArtifactStore, tokenizer: Path, *, name: str = "data", **settings: Any) -> Measurement:
+    dataset = Dataset.from_path(name, str(folder), store=store)
+    workers = settings.pop("workers", 2)
+    seed = settings.pop("seed", 7)
+    estimation = TokenEstimation(**{**SAMPLED, **settings})
+    return calibrate(dataset, TextTokenCountingSpec(tokenizer), estimation, seed=seed, workers=workers)
+
+
+@pytest.mark.parametrize("format", ["jsonl", "parquet", "jsonl.gz"])
+def test_content_and_seed_alone_decide(
+    format: str, made: Callable[..., Path], store: ArtifactStore, word_tokenizer: Path, tmp_path: Path
+) -> None:
+    folder = made("heavy tail", format)
+    first = measured(folder, store, word_tokenizer)
+    assert first.source == "measured"
+    again = measured(folder, store, word_tokenizer, workers=8)
+    assert replace(again, bytes_read=0) == replace(first, bytes_read=0)
+    renamed = tmp_path / "renamed"
+    for number, path in enumerate(sorted(folder.iterdir(), reverse=True)):
+        renamed.mkdir(exist_ok=True)
+        shutil.copyfile(path, renamed / f"{number:03}.{format}")
+    again = measured(renamed, store, word_tokenizer, name="other")
+    assert replace(again, bytes_read=0) == replace(first, bytes_read=0)
+    assert measured(folder, store, word_tokenizer, seed=8).ratio != first.ratio
+
+
+def test_it_goes_on_until_the_interval_is_narrow_enough(
+    made: Callable[..., Path], store: ArtifactStore, word_tokenizer: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_Calibration, "_may_read_all", lambda self: False)
+    folder = made("even", "jsonl")
+    wide, narrow = (measured(folder, store, word_tokenizer, target_rel_error=target) for target in (0.05, 0.001))
+    assert wide.interval is not None and narrow.interval is not None
+    assert (wide.interval[1] - wide.interval[0]) / 2 <= 0.05 * wide.ratio
+    assert (narrow.interval[1] - narrow.interval[0]) / 2 <= 0.001 * narrow.ratio
+    assert narrow.draws > wide.draws >= 256
+
+
+def test_what_costs_as_much_as_counting_is_counted(made: Callable[..., Path], store: ArtifactStore, word_tokenizer: Path) -> None:
+    folder = made("even", "parquet")
+    dataset = Dataset.from_path("data", str(folder), store=store)
+    truth = exact_ratio(dataset, TextTokenCountingSpec(word_tokenizer), store)
+    for settings in ({"exact_below_bytes": 1 << 30}, {"target_rel_error": 0.0001}):
+        found = measured(folder, store, word_tokenizer, **settings)
+        assert (found.design, found.ratio, found.interval) == ("exact", truth, (truth, truth))
+    within_budget = measured(folder, store, word_tokenizer, exact_below_bytes=1 << 30, byte_budget=20_000)
+    assert within_budget.design != "exact"
+
+
+@pytest.mark.parametrize("format", ["jsonl", "parquet", "jsonl.gz"])
+def test_a_budget_of_bytes_is_kept(format: str, made: Callable[..., Path], store: ArtifactStore, word_tokenizer: Path) -> None:
+    folder = made("even", format)
+    stored = sum(path.stat().st_size for path in folder.iterdir())
+    found = measured(folder, store, word_tokenizer, byte_budget=stored // 4, target_rel_error=0.001)
+    assert found.source == "measured"
+    assert 0 < found.units < 40
+    assert found.bytes_read < stored  # footers, which are large beside such small shards, included
+
+
+def test_chat_rows_give_two_ratios(store: ArtifactStore, word_tokenizer: Path, tmp_path: Path) -> None:
+    rng = random.Random(3)
+    template = (
+        "{% for message in messages %}{{ message.role }} {% if message.role == 'assistant' %}"
+        "{% generation %}{{ message.content }} {% endgeneration %}{% else %}{{ message.content }} {% endif %}{% endfor %}"
+    )
+    rows = [
+        {"messages": [{"role": role, "content": words(rng, rng.randint(2, 30))} for role in ("user", "assistant")]}
+        for _ in range(400)
+    ]
+    (tmp_path / "chat.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    dataset = Dataset.from_path("chat", str(tmp_path / "chat.jsonl"), store=store)
+    counting = ChatTokenCountingSpec(word_tokenizer, chat_template=template)
+    exact = count_tokens(dataset, counting, run=RatioRun(workers=1, store=str(store.root)))
+    found = calibrate(dataset, counting, TokenEstimation(exact_below_bytes=0, target_rel_error=0.03, byte_budget=10**9), seed=1)
+    assert found.ratio == pytest.approx(exact.tokens_per_byte, rel=0.06)
+    assert found.loss_ratio == pytest.approx(exact.loss_tokens_per_byte, rel=0.1)
+    assert found.loss_interval is not None and found.loss_interval[0] < found.loss_ratio < found.loss_interval[1]
+
+
+def test_what_can_t_be_read_is_left_out_and_told(
+    made: Callable[..., Path], store: ArtifactStore, word_tokenizer: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "damaged"
+    shutil.copytree(made("even", "jsonl"), folder)
+    lines = (folder / "003.jsonl").read_bytes().splitlines(keepends=True)
+    (folder / "003.jsonl").write_bytes(b"".join(b"{broken" + line[7:] for line in lines))
+    found = measured(folder, store, word_tokenizer)
+    assert found.source == "measured"
+    assert 0 < found.failed < 0.1
+    assert "of the bytes are left out: broken JSON" in found.reason
+    for path in folder.iterdir():
+        if path.name > "015.jsonl":
+            path.write_bytes(path.read_bytes().replace(b"{", b"["))
+    found = measured(folder, store, word_tokenizer)
+    assert (found.source, found.retryable) == ("fallback", False)
+    assert found.ratio == 0.25  # of JSONL, content bytes are raw bytes
+    assert "of the bytes drawn could be measured as text, field: text: broken JSON" in found.reason
+
+
+def test_a_row_that_the_training_would_refuse_stops_it(store: ArtifactStore, word_tokenizer: Path, tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": "one two"}\n' * 300 + '{"body": "one"}\n' * 300)
+    with pytest.raises(FatalCountError, match=r"a\.jsonl \(byte [\d,]+\): has no 'text'"):
+        measured(tmp_path / "a.jsonl", store, word_tokenizer)
+
+
+def test_a_function_of_the_user_s_takes_the_tokenizer_s_place(made: Callable[..., Path], store: ArtifactStore) -> None:
+    folder = made("even", "jsonl")
+    dataset = Dataset.from_path("data", str(folder), store=store)
+    estimation = TokenEstimation(exact_below_bytes=0, measure=lambda row: len(json.dumps(row)) + 1)
+    found = calibrate(dataset, None, estimation)
+    assert found.ratio == pytest.approx(1, rel=1e-9)  # a token a byte of the line, and its end
+
+    def fails(row: Any) -> int:
+        raise KeyError("tokens")
+
+    found = calibrate(dataset, None, TokenEstimation(exact_below_bytes=0, measure=fails))
+    assert (found.source, found.ratio) == ("fallback", 0.25)
+    assert "failed (KeyError: 'tokens')" in found.reason
+
+
+def test_an_empty_data_set_is_a_fallback(store: ArtifactStore, word_tokenizer: Path, tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_bytes(b"")
+    found = measured(tmp_path / "a.jsonl", store, word_tokenizer)
+    assert (found.source, found.reason) == ("fallback", "holds nothing that can be read")

@@ -1,0 +1,154 @@
+"""A named data set: what it is made of, by content, and a way to read it."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+from numpy.typing import NDArray
+
+from zephon_core.errors import InputError, SpecError
+from zephon_core.fingerprint import fingerprint
+from zephon_core.progress import NULL_PROGRESS, Progress
+from zephon_core.ratios.datasets.catalog import Catalog, load_catalog
+from zephon_core.ratios.datasets.files import Tally, reading
+from zephon_core.ratios.datasets.formats import ShardReader, shard_format
+from zephon_core.ratios.datasets.listing import list_files
+from zephon_core.ratios.datasets.model import LocatedRow, Shard, ShardProblem, UnitReader, UnitRows, UnitTable
+from zephon_core.store import ArtifactStore
+
+__all__ = ["Dataset"]
+
+_OPEN_SHARDS = 16
+
+
+class Dataset:
+    """A named set of shards in canonical order: by content, so that neither names, paths nor the order of a listing matter.
+
+    name: what the user calls it. fingerprint: 64 hex digits, of the shards' identities and formats and nothing else.
+    shards: by identity; equal ones are all kept. problems: files that can't be read at all, which are no shards.
+    It can be pickled; a process that unpickles it maps the stored catalog again.
+    """
+
+    def __init__(self, name: str, catalog: Catalog) -> None:
+        self.name = name
+        self._catalog = catalog
+        shards = [[shard.format, shard.compression, shard.identity] for shard in catalog.shards]
+        self.fingerprint = fingerprint("ratios.dataset", 1, shards=sorted(shards))
+
+    @classmethod
+    def from_path(
+        cls,
+        name: str,
+        path: str | Sequence[str],
+        *,
+        format: str | None = None,
+        store: ArtifactStore | None = None,
+        workers: int = 0,
+        progress: Progress = NULL_PROGRESS,
+    ) -> Dataset:
+        """Find out what lies at a path: a directory (all files of known formats below it), a glob, a URL, or a list of them.
+
+        format: of every single file, whatever its name says; None tells by suffix, else by content.
+        store: where the catalog is kept; None: `ArtifactStore()`. workers: threads that look at files; 0: a default.
+        A file that can't be read becomes a problem of the data set. Raises InputError where there is no file of a known format,
+        TransientInputError where the place can't be listed now, MissingExtraError for a format whose package isn't installed.
+        """
+        if not name:
+            raise SpecError("name", "is empty", wanted="what to call the data set")
+        if format is not None:
+            shard_format(format)
+        listing = list_files(path)
+        catalog = load_catalog(listing, format or "", store or ArtifactStore(), workers=workers, progress=progress)
+        return cls(name, catalog)
+
+    def __repr__(self) -> str:
+        return f"Dataset({self.name!r}, {len(self.shards)} shards, {int(self.raw_bytes().sum()):,} raw bytes)"
+
+    @property
+    def shards(self) -> tuple[Shard, ...]:
+        """All shards that can be read, by identity."""
+        return self._catalog.shards
+
+    @property
+    def problems(self) -> tuple[ShardProblem, ...]:
+        """Files that can't be read at all, by URL."""
+        return self._catalog.problems
+
+    @property
+    def units(self) -> UnitTable:
+        """Everything that can be read on its own."""
+        return self._catalog.units
+
+    def ids(self) -> NDArray[np.int64]:
+        """Return the shards' ids, 0 and up: int64 [shards]."""
+        return np.arange(len(self.shards), dtype=np.int64)
+
+    def counts(self) -> NDArray[np.int64]:
+        """Return each shard's rows, -1 where unknown: int64 [shards]."""
+        return self._catalog.shard_arrays["rows"]
+
+    def raw_bytes(self) -> NDArray[np.int64]:
+        """Return each shard's raw bytes: int64 [shards]."""
+        return self._catalog.shard_arrays["raw_bytes"]
+
+    @contextmanager
+    def open(self, paths: Sequence[str] | None = None) -> Iterator[UnitReader]:
+        """Open the data set for reading by one thread.
+
+        paths: field paths (`text`, `messages[].content`); only columns on their way are decoded. None: all.
+        """
+        reader = _DatasetReader(self._catalog, paths)
+        try:
+            yield reader
+        finally:
+            reader.close()
+
+
+class _DatasetReader:
+    """Reads units, and keeps the shards that it read last open."""
+
+    def __init__(self, catalog: Catalog, paths: Sequence[str] | None) -> None:
+        self._catalog = catalog
+        self._paths = None if paths is None else tuple(paths)
+        self._tally = Tally()
+        self._open: OrderedDict[int, ShardReader] = OrderedDict()
+
+    @property
+    def bytes_read(self) -> int:
+        """Bytes read so far, off the disk or wire."""
+        return self._tally.bytes_read
+
+    def read(self, unit: int) -> UnitRows:
+        """See `UnitReader.read`."""
+        units = self._catalog.units
+        shard = int(units.shard[unit])
+        with reading(self._catalog.shards[shard].url):
+            return self._shard(shard).read(int(units.part[unit]), int(units.start[unit]), int(units.size[unit]))
+
+    def read_at(self, unit: int, offset: int) -> LocatedRow:
+        """See `UnitReader.read_at`."""
+        units = self._catalog.units
+        shard = self._catalog.shards[int(units.shard[unit])]
+        if not units.addressable[unit]:
+            raise InputError(shard.url, f"can't be read at a byte: it is {shard.format}, compression {shard.compression}")
+        with reading(shard.url):
+            return self._shard(int(units.shard[unit])).read_at(int(units.start[unit]), int(units.size[unit]), offset)
+
+    def _shard(self, number: int) -> ShardReader:
+        if number in self._open:
+            self._open.move_to_end(number)
+            return self._open[number]
+        place = self._catalog.places[number]
+        opened = shard_format(place.format).open_shard(place, self._paths, self._tally)
+        self._open[number] = opened
+        if len(self._open) > _OPEN_SHARDS:
+            self._open.popitem(last=False)[1].close()
+        return opened
+
+    def close(self) -> None:
+        """Close all files."""
+        while self._open:
+            self._open.popitem()[1].close()

@@ -1,0 +1,176 @@
+"""Open source files for reads anywhere in them, with every byte counted and nothing that goes wrong left unnamed."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from zephon_core.errors import InputError, SourceChangedError, TransientInputError
+from zephon_core.readers.sources import file_system, transport_errors
+
+__all__ = ["FoundFile", "OpenFile", "Tally", "cut_short", "local_stamp", "reading"]
+
+
+@dataclass(frozen=True)
+class FoundFile:
+    """A file as its listing shows it.
+
+    stamp: changes when the content does: time and inode of a local file, etag or time of a remote one; "" if nothing tells.
+    etag: of a remote file; "" for local ones, and where the file system has none.
+    """
+
+    url: str
+    bytes: int
+    stamp: str
+    etag: str = ""
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the operating system opens it: listings give local files as absolute paths."""
+        return self.url.startswith("/")
+
+
+class Tally:
+    """Bytes read so far, by all files of a reader."""
+
+    def __init__(self) -> None:
+        self.bytes_read = 0
+
+
+def local_stamp(status: os.stat_result) -> str:
+    """Say what tells a local file's content from an earlier one of the same size."""
+    return f"{status.st_mtime_ns}-{status.st_ino}"
+
+
+@contextmanager
+def reading(url: str) -> Iterator[None]:
+    """Turn what goes wrong between here and a file into an InputError, a TransientInputError where a later try may succeed."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise TransientInputError(url, "is not there") from None
+    except transport_errors() as error:
+        words = " ".join(str(getattr(error, "strerror", None) or error or type(error).__name__).split())
+        raise TransientInputError(url, f"can't be read ({words[:200]})") from error
+
+
+def cut_short(url: str, offset: int) -> InputError:
+    """Say that a file ends where it must not."""
+    return InputError(f"{url} (byte {offset:,})", "is cut short", remedy="Copy the file again, whole.")
+
+
+class OpenFile(io.RawIOBase):
+    """A source file, opened at the first read. Raises SourceChangedError if it isn't the one that was found.
+
+    It is a file object for libraries that want one; `range` is for code that knows what it wants.
+    readahead_bytes: how much to ask for at once of a remote file that is read from front to back.
+    """
+
+    def __init__(self, found: FoundFile, tally: Tally, *, readahead_bytes: int = 0) -> None:
+        super().__init__()
+        self.url = found.url
+        self._found = found
+        self._tally = tally
+        self._position = 0
+        self._descriptor = -1
+        self._readahead_bytes = readahead_bytes
+        self._ahead = (0, b"")
+        self._local = Path(found.url) if found.is_local else None
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of the file."""
+        return self._found.bytes
+
+    def range(self, start: int, count: int) -> bytes:
+        """Return bytes start:start+count, fewer only at the end of the file."""
+        count = min(count, self.size_bytes - start)
+        if count <= 0:
+            return b""
+        with reading(self.url):
+            content = self._remote_range(start, count) if self._local is None else self._local_range(self._local, start, count)
+        self._tally.bytes_read += len(content)
+        if len(content) != count:
+            raise cut_short(self.url, start + len(content))
+        return content
+
+    def check(self) -> None:
+        """Raise SourceChangedError if the open file has been written to since it was found."""
+        if self._descriptor < 0:
+            return
+        status = os.fstat(self._descriptor)
+        if (status.st_size, str(status.st_mtime_ns)) != (self.size_bytes, self._found.stamp.split("-")[0]):
+            raise SourceChangedError(
+                self.url, "is not what the catalog says", remedy="Run again once nothing writes to it any more."
+            )
+
+    def _local_range(self, path: Path, start: int, count: int) -> bytes:
+        if self._descriptor < 0:
+            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            self.check()
+        parts = []
+        while count:
+            part = os.pread(self._descriptor, count, start)
+            if not part:
+                break
+            parts.append(part)
+            start += len(part)
+            count -= len(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _remote_range(self, start: int, count: int) -> bytes:
+        system, path = file_system(self.url)
+        return bytes(system.cat_file(path, start=start, end=start + count))
+
+    def close(self) -> None:
+        """Close the file; closing again does nothing."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+        super().close()
+
+    def readable(self) -> bool:
+        """Say that it can be read."""
+        return True
+
+    def seekable(self) -> bool:
+        """Say that reads can begin anywhere."""
+        return True
+
+    def tell(self) -> int:
+        """Return where the next read begins."""
+        return self._position
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
+        """Set where the next read begins."""
+        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self.size_bytes}[whence]
+        self._position = max(0, base + offset)
+        return self._position
+
+    def readinto(self, buffer: Any, /) -> int:
+        """Fill a buffer from here on."""
+        view = memoryview(buffer).cast("B")
+        content = self.read(len(view))
+        view[: len(content)] = content
+        return len(content)
+
+    def read(self, size: int = -1, /) -> bytes:
+        """Return the next `size` bytes, all that are left if it is negative."""
+        count = self.size_bytes if size < 0 else size
+        content = self._read_ahead(count) if self._readahead_bytes and self._local is None else self.range(self._position, count)
+        self._position += len(content)
+        return content
+
+    def _read_ahead(self, count: int) -> bytes:
+        start, content = self._ahead
+        skip = self._position - start
+        if not 0 <= skip < len(content):
+            content = self.range(self._position, max(count, self._readahead_bytes))
+            self._ahead = (self._position, content)
+            skip = 0
+        return content[skip : skip + count]

@@ -1,0 +1,375 @@
+"""One round of draws from a data set: positions in, delivered tokens per byte at each of them out.
+
+A draw finds a row with a probability proportional to its bytes, and in a long text a stretch of it likewise, so that a record a
+thousand times the others is looked at a thousand times as often, and never tokenized whole.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from threading import Lock, local
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from zephon_core.errors import FatalCountError, InputError, TransientInputError
+from zephon_core.ratios.counting.fields import as_text, look_up
+from zephon_core.ratios.datasets.model import BLANK_ROW, LocatedRow, UnitReader, UnitRows
+from zephon_core.ratios.estimate import locate
+from zephon_core.readers.rows import RowProblem
+
+if TYPE_CHECKING:
+    from zephon_core.ratios.counting import CountPlan
+    from zephon_core.ratios.datasets import Dataset
+
+__all__ = ["Draws", "Sampler"]
+
+STRETCH_BYTES = 1024
+WHOLE_TEXT_BYTES = 2 * STRETCH_BYTES
+_CONTEXT_BYTES = 4096
+_COUNT_AT_ONCE = 256
+_KEEP_BYTES = 256 << 20
+_LONG_ROW_BYTES = 8 << 10
+_LONG_ROW_STRETCHES = 4
+_STRETCH_EVERY_BYTES = 16 << 10
+_ROW_BYTES = 1
+"""Added to the bytes of a decoded unit's rows, so that those without content can be drawn: they may deliver special tokens."""
+
+Float64 = npt.NDArray[np.float64]
+Int64 = npt.NDArray[np.int64]
+
+
+@dataclass
+class _Found:
+    """What a draw came upon: a row, or a stretch of its text.
+
+    weight: probability density of the row, relative to the unit's bytes: a row of as many tokens as bytes has value 1.
+    share: how many times the stretch's bytes the whole text has.
+    """
+
+    payload: Any
+    weight: float
+    where: str
+    text: str | None = None
+    start: int = 0
+    stop: int = 0
+    share: float = 1.0
+
+
+_Wanted = tuple[int, int, float, Float64]
+"""A draw that falls on a unit: its number, the byte of the unit, the same as a place from 0 to 1, and further places, at random."""
+_Outcome = tuple[int, list[_Found] | InputError]
+"""A draw's number, and the rows that it came upon, or why there are none."""
+
+
+@dataclass
+class Draws:
+    """The outcome of one round.
+
+    values: float64 [draws, outputs], tokens per byte of the axis, NaN where a draw could not be measured, for `reasons`.
+    transient: whether some failed for reasons that may go away.
+    """
+
+    values: Float64
+    reasons: Counter[str] = field(default_factory=Counter)
+    transient: bool = False
+
+
+class Sampler:
+    """Measures draws from one data set.
+
+    threads: how many units are read at once; it changes no value. units_seen, bytes_read: so far.
+    """
+
+    def __init__(self, dataset: Dataset, *, threads: int, stack: ExitStack) -> None:
+        self._dataset = dataset
+        self._stack = stack
+        self._local = local()
+        self._lock = Lock()
+        self._readers: list[UnitReader] = []
+        self._pool = stack.enter_context(ThreadPoolExecutor(max(1, threads), thread_name_prefix="calibrate"))
+        self._order = axis_order(dataset)
+        self._seen = np.zeros(len(dataset.units), np.bool_)
+        self._looked_at: dict[int, UnitRows] = {}
+        self._kept: dict[int, _UnitDraws] = {}
+        self._kept_rows: dict[int, list[LocatedRow]] = {}
+        self._kept_bytes = 0
+
+    @property
+    def units_seen(self) -> int:
+        """How many different units were read, or read in."""
+        return int(self._seen.sum())
+
+    @property
+    def stored_bytes_seen(self) -> int:
+        """Stored bytes of the units that were read whole: what they cost, whoever read them, and how often."""
+        units = self._dataset.units
+        return int(units.stored_bytes[self._seen & ~units.addressable].sum())
+
+    @property
+    def bytes_read(self) -> int:
+        """Bytes read so far, off the disk or wire; how many readers there were shows in it."""
+        return sum(reader.bytes_read for reader in self._readers)
+
+    def look(self, positions: Int64, rows: int) -> list[Any]:
+        """Read rows at positions that are measured afterwards, for a plan to be made from; what can't be read is passed over."""
+        places, offsets = locate(positions, self._dataset.units.size[self._order])
+        payloads: list[Any] = []
+        reader = self._open(None)
+        for unit, offset in zip(self._order[places].tolist(), offsets.tolist(), strict=True):
+            with suppress(InputError):
+                if self._dataset.units.addressable[unit]:
+                    row = reader.read_at(unit, offset)
+                    self._kept_rows.setdefault(unit, []).append(row)
+                    payloads.append(row.payload)
+                else:
+                    if unit not in self._looked_at:
+                        self._looked_at[unit] = reader.read(unit)
+                    unit_rows = self._looked_at[unit]
+                    count = len(unit_rows.row_bytes)
+                    wanted = np.linspace(0, max(0, count - 1), -(-rows // len(positions))).astype(int)
+                    payloads += unit_rows.payloads(sorted({int(row) for row in wanted if row < count}))
+        return [payload for payload in payloads if payload is not BLANK_ROW and not isinstance(payload, RowProblem)][:rows]
+
+    def measure(
+        self,
+        plan: CountPlan,
+        positions: Int64,
+        rng: np.random.Generator,
+        *,
+        visits: int = 1,
+        advance: Callable[[int], None] = lambda count: None,
+    ) -> Draws:
+        """Measure the draws at these positions of the axis, always by the same plan; advance is told how many are done.
+
+        visits: how many rows are looked at each time that a draw falls on a unit that is read whole; their average counts.
+        """
+        sizes = self._dataset.units.size
+        places, offsets = locate(positions, sizes[self._order])
+        units = self._order[places]
+        within = (offsets + rng.random(len(offsets))) / sizes[units]
+        again = rng.random((len(positions), max(_LONG_ROW_STRETCHES, visits) - 1))
+        draws = Draws(np.full((len(positions), len(plan.outputs)), np.nan))
+        numbers = np.argsort(units, kind="stable")
+        groups = np.split(numbers, np.flatnonzero(np.diff(units[numbers])) + 1)
+        self._seen[units] = True
+        waiting: list[tuple[int, list[_Found]]] = []
+
+        def visit(group: Int64) -> list[_Outcome]:
+            wanted = [(int(n), int(offsets[n]), within[n], again[n]) for n in group]
+            return self._visit(plan, int(units[group[0]]), wanted, visits)
+
+        for found in self._pool.map(visit, groups):
+            for number, outcome in found:
+                if isinstance(outcome, InputError):
+                    draws.reasons[outcome.found] += 1
+                    draws.transient |= isinstance(outcome, TransientInputError)
+                else:
+                    waiting.append((number, outcome))
+            if len(waiting) >= _COUNT_AT_ONCE:
+                _count(plan, waiting, draws)
+                advance(len(waiting))
+                waiting = []
+        _count(plan, waiting, draws)
+        advance(len(waiting))
+        return draws
+
+    def _open(self, paths: Sequence[str] | None) -> UnitReader:
+        with self._lock:
+            reader = self._stack.enter_context(self._dataset.open(paths))
+            self._readers.append(reader)
+        return reader
+
+    def _reader(self, plan: CountPlan) -> UnitReader:
+        """Return this thread's reader."""
+        reader: UnitReader | None = getattr(self._local, "reader", None)
+        if reader is None:
+            reader = self._local.reader = self._open(plan.paths)
+        return reader
+
+    def _visit(self, plan: CountPlan, unit: int, wanted: list[_Wanted], visits: int) -> list[_Outcome]:
+        """Find the rows of all draws that fall on one unit."""
+        try:
+            if self._dataset.units.addressable[unit]:
+                return self._rows_at(plan, unit, wanted)
+            found = self._unit(plan, unit)
+            return [
+                (number, [found.at(place), *(found.at(float(other)) for other in again[: visits - 1])])
+                for number, _, place, again in wanted
+            ]
+        except InputError as error:
+            return [(number, error) for number, *_ in wanted]
+
+    def _unit(self, plan: CountPlan, unit: int) -> _UnitDraws:
+        """Read a unit, or take it from those kept from earlier rounds."""
+        found = self._kept.get(unit)
+        if found is None:
+            size = int(self._dataset.units.size[unit])
+            rows = self._looked_at.get(unit)
+            if rows is None:
+                rows = self._reader(plan).read(unit)
+            found = _UnitDraws(rows, size, plan.text_path, self._where(unit))
+            with self._lock:
+                if self._kept_bytes + size <= _KEEP_BYTES:
+                    self._kept[unit] = found
+                    self._kept_bytes += size
+        return found
+
+    def _rows_at(self, plan: CountPlan, unit: int, wanted: list[_Wanted]) -> list[_Outcome]:
+        """Find the rows that hold some bytes of a unit; a long one that holds several is read once."""
+        found: list[_Outcome] = []
+        known = self._kept_rows.setdefault(unit, [])
+        for number, offset, _, again in wanted:
+            row = next((row for row in known if row.start <= offset < row.start + row.length), None)
+            if row is None:
+                row = self._reader(plan).read_at(unit, offset)
+                with self._lock:
+                    if row.length > _LONG_ROW_BYTES and self._kept_bytes + row.length <= _KEEP_BYTES:
+                        known.append(row)
+                        self._kept_bytes += row.length
+            found.append((number, self._row_at(plan, unit, row, offset, again)))
+        return found
+
+    def _row_at(self, plan: CountPlan, unit: int, row: LocatedRow, offset: int, again: Float64) -> list[_Found]:
+        """Look at a row, or at some stretches of its text: the more, the more it cost to read."""
+        where = f"{self._where(unit)} (byte {int(self._dataset.units.start[unit]) + row.start:,})"
+        found = _Found(row.payload, 1 / row.length, where)
+        data = _long_text(found, plan.text_path if row.length > WHOLE_TEXT_BYTES else None)
+        if data is None:
+            return [found]
+        places = [
+            (offset - row.start + 0.5) / row.length,
+            *again[: min(_LONG_ROW_STRETCHES - 1, row.length // _STRETCH_EVERY_BYTES)],
+        ]
+        return [_stretch(data, float(place), found) for place in places]
+
+    def _where(self, unit: int) -> str:
+        shard = self._dataset.shards[int(self._dataset.units.shard[unit])]
+        return shard.url
+
+
+class _UnitDraws:
+    """Draws rows of one decoded unit in proportion to their bytes."""
+
+    def __init__(self, rows: UnitRows, size: int, text_path: tuple[str, ...] | None, where: str) -> None:
+        self._rows = rows
+        self._where = where
+        self._text_path = text_path
+        self._texts = rows.texts(text_path) if text_path is not None else None
+        self._weights = rows.row_bytes + _ROW_BYTES
+        self._ends = np.cumsum(self._weights)
+        self._scale = float(self._ends[-1]) / size if len(self._ends) else 0.0
+
+    def at(self, place: float) -> _Found:
+        """Return the row at a place in the unit, 0 to 1."""
+        if not len(self._ends):
+            return _Found(BLANK_ROW, 0.0, self._where)
+        target = place * float(self._ends[-1])
+        row = min(int(np.searchsorted(self._ends, target, side="right")), len(self._ends) - 1)
+        weight = float(self._weights[row])
+        inside = (target - (float(self._ends[row]) - weight)) / weight
+        found = _Found(None, self._scale / weight, f"{self._where} (row {row + 1:,} of its unit)")
+        if self._texts is not None and self._texts.lengths[row] > WHOLE_TEXT_BYTES:
+            try:
+                data = self._texts.text(row).encode("utf-8", "surrogatepass")
+            except RowProblem as problem:
+                found.payload = problem
+                return found
+            return _stretch(data, inside, found)
+        (found.payload,) = self._rows.payloads([row])
+        text = _long_text(found, self._text_path if weight > WHOLE_TEXT_BYTES else None)
+        return found if text is None else _stretch(text, inside, found)
+
+
+def _long_text(found: _Found, path: tuple[str, ...] | None) -> bytes | None:
+    """Return the text of a row where it is so long that stretches of it are looked at; None otherwise, and without a path."""
+    if path is None or found.payload is BLANK_ROW or isinstance(found.payload, RowProblem):
+        return None
+    text = as_text(look_up(found.payload, path))
+    data = b"" if text is None else text.encode("utf-8", "surrogatepass")
+    return data if len(data) > WHOLE_TEXT_BYTES else None
+
+
+def _stretch(data: bytes, inside: float, row: _Found) -> _Found:
+    """Return the stretch of a long text around a place in it, 0 to 1: texts are cut into stretches of `STRETCH_BYTES`."""
+    start = min(int(inside * len(data)), len(data) - 1) // STRETCH_BYTES * STRETCH_BYTES
+    stop = min(start + STRETCH_BYTES, len(data))
+    left, first, last, right = (_character_start(data, at) for at in (start - _CONTEXT_BYTES, start, stop, stop + _CONTEXT_BYTES))
+    before, stretch, after = (data[a:b].decode("utf-8", "surrogatepass") for a, b in ((left, first), (first, last), (last, right)))
+    share = len(data) / (stop - start)
+    return replace(row, text=before + stretch + after, start=len(before), stop=len(before) + len(stretch), share=share)
+
+
+def _character_start(data: bytes, at: int) -> int:
+    """Return the first byte at or after `at` with which a character begins."""
+    at = max(0, at)
+    while at < len(data) and data[at] & 0xC0 == 0x80:
+        at += 1
+    return min(at, len(data))
+
+
+def _count(plan: CountPlan, waiting: Sequence[tuple[int, list[_Found]]], draws: Draws) -> None:
+    """Count what draws came upon, and average over the rows of a draw; a draw of which a row can't be measured has failed."""
+    flat = [found for _, group in waiting for found in group]
+    values = np.full((len(flat), draws.values.shape[1]), np.nan)
+    stretches = [i for i, found in enumerate(flat) if found.text is not None]
+    if stretches:
+        cuts = [flat[i] for i in stretches]
+        with _placed(cuts):
+            tokens = plan.count_windows([cut.text or "" for cut in cuts], [cut.start for cut in cuts], [cut.stop for cut in cuts])
+        for i, count in zip(stretches, tokens.tolist(), strict=True):
+            values[i] = (plan.specials + count * flat[i].share) * flat[i].weight
+    whole = [i for i, found in enumerate(flat) if found.text is None]
+    for i, counts in zip(whole, _count_rows(plan, [flat[i] for i in whole], draws), strict=True):
+        if counts is not None:
+            values[i] = np.asarray(counts, np.float64) * flat[i].weight
+    start = 0
+    for number, group in waiting:
+        draws.values[number] = values[start : start + len(group)].mean(axis=0)
+        start += len(group)
+
+
+def _count_rows(plan: CountPlan, rows: Sequence[_Found], draws: Draws) -> list[tuple[int, ...] | None]:
+    counts: list[tuple[int, ...] | None] = [None] * len(rows)
+    payloads, owners = [], []
+    zero = (0,) * len(plan.outputs)
+    for i, found in enumerate(rows):
+        if isinstance(found.payload, RowProblem):
+            draws.reasons[found.payload.reason] += 1
+            continue
+        if found.payload is BLANK_ROW:
+            counts[i] = zero
+            continue
+        payloads.append(found.payload)
+        owners.append(i)
+    with _placed([rows[i] for i in owners]):
+        counted = plan.count(payloads)
+    for i, count in zip(owners, counted, strict=True):
+        counts[i] = count
+        if count is None:
+            draws.reasons["can't be measured"] += 1
+    return counts
+
+
+@contextmanager
+def _placed(found: Sequence[_Found]) -> Iterator[None]:
+    """Say where the row stands that is refused."""
+    try:
+        yield
+    except FatalCountError as error:
+        raise error.at(found[error.position].where) from None
+
+
+def axis_order(dataset: Dataset) -> Int64:
+    """Lay the units out so that like lies beside like: by how well they compress, else in canonical order: int64 [units].
+
+    How many stored bytes a decoded byte takes says much about its language and kind, and costs nothing to know: strata of such
+    an axis differ among themselves, and less is left to chance within them.
+    """
+    units = dataset.units
+    return np.argsort(units.stored_bytes / units.size, kind="stable").astype(np.int64)
