@@ -131,8 +131,6 @@ def test_a_cached_bank_is_published_wherever_it_is_wanted(run: Run, tmp_path: Pa
 
 @pytest.mark.parametrize("runner", ["thread", "process", "dask", "ray"])
 def test_parts_give_the_same_bytes(run: Run, tmp_path: Path, runner: str) -> None:
-    if runner in ("dask", "ray") and importlib.util.find_spec(f"prefect_{runner}") is None:
-        pytest.skip(f"prefect-{runner} is not installed")
     whole = run()["result"]
     parts = run(store=str(tmp_path / "parts"), parts=3, task_runner=runner, workers=2)["result"]
     assert parts["complete"] and parts["cached"]["encode"] is False

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from zephon_core.errors import TokenizerError
-from zephon_core.tokenizers import Tokenizer, load_tokenizer
+from zephon_core.tokenizers import HuggingFaceBackend, QuicktokBackend, Tokenizer, load_tokenizer
+from zephon_core.tokenizers.quicktok_backend import import_into
 
 tiktoken = pytest.importorskip("tiktoken")
 
@@ -131,3 +132,20 @@ def test_line_ends_and_order_make_no_difference(shared_data: Path, tmp_path: Pat
     lines = ranks.read_bytes().split(b"\n")
     (tmp_path / "copy.ranks").write_bytes(b"\r\n".join([*reversed(lines), b""]))
     assert load_tokenizer(tmp_path / "copy.ranks").content_sha256 == load_tokenizer(ranks).content_sha256
+
+
+def test_quicktok_serves_a_vocabulary_with_gaps(
+    shared_data: Path, cases: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("quicktok")
+    ranks = shared_data / "xtok" / "tokenizers" / "cl100k_base.tiktoken"
+    if not ranks.is_file():
+        pytest.skip("no ranks")
+    tokenizer = load_tokenizer(ranks)
+    import_into(tmp_path, tokenizer)
+    encoded = QuicktokBackend(tokenizer, HuggingFaceBackend(tokenizer.huggingface), tmp_path).encode(cases)
+    encoding = published("cl100k_base", ranks, monkeypatch)
+    ids = iter(encoded.ids.tolist())
+    assert [[next(ids) for _ in range(length)] for length in encoded.lengths.tolist()] == [
+        encoding.encode(text, allowed_special="all") for text in cases
+    ]

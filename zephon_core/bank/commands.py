@@ -161,7 +161,7 @@ def _show_plan(plan: dict[str, Any]) -> None:
         "model": f"{format_amount(plan['parameters'], 'parameters')}, {plan['hidden_size']} features",
         "work": format_amount(plan["flops"], "FLOP"),
         "disk": format_amount(plan["disk_bytes"], "B"),
-        "memory": f"{format_amount(plan['peak_memory_bytes'], 'B')} a worker beside the runtime",
+        "memory": f"{format_amount(plan['peak_memory_bytes'], 'B')} a worker",
     }
     for name, value in pairs.items():
         typer.echo(f"{name:<8}{value}")

@@ -178,13 +178,16 @@ def _merges(model: dict[str, Any]) -> list[tuple[str, str]]:
 def _without(definition: dict[str, Any], tokens: AbstractSet[str]) -> dict[str, Any]:
     """Return the tokenizer with some tokens of its vocabulary put out of reach, and the merges that have to do with them left out.
 
-    quicktok wants ids without gaps, so a token can't just go: it gets bytes that no text has (255 isn't in any UTF-8).
+    quicktok wants ids without gaps, so a token can't just go: it gets bytes that no text has (255 isn't in any UTF-8), and so
+    does an id that has no token.
     """
     model = definition["model"]
     byte_255 = SYMBOL_OF_BYTE[255]
     symbols = list(BYTE_OF_SYMBOL)
     fillers = (byte_255 * 3 + "".join(rest) for rest in itertools.product(symbols, repeat=2))
     vocabulary = {next(fillers) if token in tokens else token: token_id for token, token_id in model["vocab"].items()}
+    gaps = sorted(set(range(max(vocabulary.values()) + 1)).difference(vocabulary.values()))
+    vocabulary |= {next(fillers): token_id for token_id in gaps[:_MOST_DISORDERLY]}
     merges = [(left, right) for left, right in _merges(model) if tokens.isdisjoint((left, right, left + right))]
     return {**definition, "model": {**model, "vocab": vocabulary, "merges": merges}}
 

@@ -333,3 +333,27 @@ def test_failures_that_may_pass_are_tried_again_after_a_while(
     monkeypatch.setattr(catalog.time, "time", lambda: 4e9)
     assert same(opened(paths), dataset)
     assert len(builds) == 2
+
+
+BUILD_AND_STOP = """
+import sys, time
+from zephon_core.ratios.datasets import Dataset, catalog
+from zephon_core.store import ArtifactStore
+
+def stop(source, target):
+    print("ready", flush=True)
+    time.sleep(60)
+
+catalog.publish_directory = stop
+Dataset.from_path("set", sys.argv[1], store=ArtifactStore(sys.argv[2]))
+"""
+
+
+def test_a_killed_build_leaves_nothing_in_the_way(folder: Path, opened: Opener, store: ArtifactStore) -> None:
+    with subprocess.Popen([sys.executable, "-c", BUILD_AND_STOP, str(folder), str(store.root)], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        process.kill()
+    assert [path.suffix for path in stored(store)] == [".partial"]
+    assert len(opened(folder).shards) == 3
+    assert [path.suffix for path in stored(store)] == [""]

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zephon_core.bank.encode.matrix import matrix_bytes
+from zephon_core.bank.encode.receipts import reference_bytes
 from zephon_core.bank.specs import EncodeSpec, Grouping
 from zephon_core.budget import BlockPlan
 from zephon_core.errors import ModelError
@@ -26,7 +27,11 @@ _LENGTHS_AT_ONCE = 1 << 22
 
 @dataclass(frozen=True)
 class EncodePlan:
-    """A prediction. Bytes are of the disk (matrix and ledger) and of memory (weights and activations of one model)."""
+    """A prediction.
+
+    disk_bytes: matrix and ledger. peak_memory_bytes: of one worker process, of which the weights and activations of its model are
+    named; the rest is an interpreter with torch and, for one of the workers, the float32 model that the receipt is measured by.
+    """
 
     rows: int
     blocks: int
@@ -83,7 +88,7 @@ def predict_encode(
         disk_bytes=matrix_bytes(len(lengths), width, dtype) + len(plan) * BLOCK_RECORD.itemsize,
         weight_bytes=weights,
         activation_bytes=activations,
-        peak_memory_bytes=weights + activations,
+        peak_memory_bytes=_RUNTIME_BYTES + weights + activations + (0 if folder is None else reference_bytes(folder, spec)),
         expected_s=padded / tokens_per_s if tokens_per_s else None,
     )
 

@@ -14,10 +14,10 @@ import numpy.typing as npt
 from zephon_core.bank.encode.matrix import FeatureMatrix
 from zephon_core.bank.encode.unit import ProbeJob, TokenRows
 from zephon_core.bank.specs import EncodeSpec
-from zephon_core.models import read_model_folder
+from zephon_core.models import ModelFolder, Precision, Quantization, read_model_folder
 from zephon_core.models.plugins import is_plugin
 
-__all__ = ["Prober", "agreement", "measure_receipt", "probe_rows"]
+__all__ = ["Prober", "agreement", "measure_receipt", "probe_rows", "reference_bytes"]
 
 PROBE_ROWS = 64
 PROBE_TOKENS = 4096
@@ -67,6 +67,13 @@ def measure_receipt(
         "float32": _against_float32(stored, rows, tokens.lengths[rows], spec, prober),
         "batch_shapes": {"rows": len(few), "rows_as_stored": int(same.sum()), **agreement(among, alone)},
     }
+
+
+def reference_bytes(folder: ModelFolder, spec: EncodeSpec) -> int:
+    """Return the bytes of the float32 model that features are compared with: 0 for float32 ones, or where it is too large."""
+    needed = 4 * folder.parameter_count
+    plain = spec.model.dtype is Precision.FLOAT32 and spec.model.quantization is Quantization.NONE
+    return 0 if plain or needed > _LARGEST_REFERENCE_BYTES else needed
 
 
 def agreement(first: npt.NDArray[np.floating], second: npt.NDArray[np.floating]) -> dict[str, float]:

@@ -29,7 +29,7 @@ __all__ = ["ArrowReader", "open_shard", "probe"]
 _MAGIC = b"ARROW1"
 _CONTINUATION = b"\xff\xff\xff\xff"
 _SCHEMA, _DICTIONARY, _BATCH = 1, 2, 3
-_READAHEAD_BYTES = 1 << 20
+_READAHEAD_BYTES = 64 << 10
 _LARGEST_HEADER_BYTES = 256 << 20
 
 
@@ -127,7 +127,7 @@ class ArrowReader:
     def __init__(self, place: ShardPlace, paths: Sequence[str] | None, tally: Tally) -> None:
         self._url = place.url
         self._paths = paths
-        self._file = OpenFile(place.files[0], tally)
+        self._file = open_file(place, tally, readahead_bytes=_READAHEAD_BYTES)
         self._messages: list[_Message] | None = None
         self._footer: pa.ipc.RecordBatchFileReader | None = None
 
