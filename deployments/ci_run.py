@@ -21,6 +21,9 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+if __package__ in (None, ""):  # run as a file: what it needs lies beside its folder
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
 from deployments.local import find_server
 from zephon_core.console import read_config, with_flags
 from zephon_core.errors import InputError, SpecError, ZephonError

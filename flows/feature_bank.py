@@ -29,6 +29,7 @@ from tasks.reporting import STEPS, artifact_key, publish_markdown, publish_table
 from tasks.runners import choose_runner, run_of_part, runner_resources, stop_parts
 from zephon_core.bank.build import BankResult, current_result
 from zephon_core.bank.encode import EncodeOutcome, read_outcome
+from zephon_core.bank.publish import check_output
 from zephon_core.bank.specs import BankSpec, RunOptions
 from zephon_core.bank.steps import BankIdentity, BankRecipes, bank_recipes, restart_encode
 from zephon_core.console import read_config, validated
@@ -86,6 +87,8 @@ class _Build:
     def result(self) -> BankResult:
         """Run the steps in order and publish what they made."""
         spec, run = self._spec, self._run
+        if run.output:
+            check_output(run.output)
         identity = self._finish("identify", [identify_inputs(spec, run, return_state=True)])
         if identity.is_current:
             get_run_logger().info("%s holds all sources already: there is nothing to do", spec.base)

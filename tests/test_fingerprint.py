@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
+from zephon_core.errors import ArtifactError
 from zephon_core.fingerprint import FileMemo, canonical_json, file_sha256, fingerprint
 
 
@@ -100,3 +101,14 @@ def test_memo_survives_a_broken_document(tmp_path):
     for document in (tmp_path / "memo").iterdir():
         document.write_bytes(b"{")
     assert memo.sha256(path) == file_sha256(path)
+
+
+def test_a_memory_that_can_not_be_written_is_named_and_not_the_file(tmp_path):
+    path = tmp_path / "data"
+    path.write_bytes(b"content")
+    os.utime(path, (1_000_000_000, 1_000_000_000))
+    (tmp_path / "store").write_bytes(b"a file where a folder is needed")
+    with pytest.raises(ArtifactError, match=r"store/memo: can't be written \(Not a directory\)\. Name a store that is a folder"):
+        FileMemo(tmp_path / "store" / "memo").sha256(path)
+    with pytest.raises(FileNotFoundError):
+        FileMemo(tmp_path / "store" / "memo").sha256(tmp_path / "absent")

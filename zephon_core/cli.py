@@ -8,7 +8,7 @@ import typer
 
 from zephon_core import __version__
 from zephon_core.bank.commands import app as bank_app
-from zephon_core.console import FOUND_WANTING, JsonOption, StoreOption, VerboseOption, choose_progress, command_errors, emit
+from zephon_core.console import FOUND_WANTING, JsonOption, StoreOption, VerboseOption, choose_progress, command_errors, emit, plain
 from zephon_core.ratios.commands import app as ratios_app
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def _options(
 @store_app.command("list")
 def list_(store: StoreOption = None, as_json: JsonOption = False, verbose: VerboseOption = False) -> None:
     """List what lies in the store: finished, in work, interrupted, damaged."""
-    with command_errors(verbose=verbose):
+    with command_errors(verbose=verbose, places=[store or ""]):
         from zephon_core.store import ArtifactStore
         from zephon_core.upkeep import list_entries
 
@@ -63,7 +63,7 @@ def show(
     artifact: ArtifactArgument, store: StoreOption = None, as_json: JsonOption = False, verbose: VerboseOption = False
 ) -> None:
     """Show an artifact's record: inputs, options, files, statistics."""
-    with command_errors(verbose=verbose):
+    with command_errors(verbose=verbose, places=[store or ""]):
         from zephon_core.store import ArtifactStore
         from zephon_core.upkeep import resolve
 
@@ -74,13 +74,13 @@ def show(
 
 @store_app.command()
 def verify(
-    artifact: Annotated[list[str] | None, typer.Argument(metavar="[ARTIFACT]…", help="Which ones. [default: all]")] = None,
+    artifact: Annotated[list[str] | None, typer.Argument(metavar="[ARTIFACT]…", help=plain("Which ones. [default: all]"))] = None,
     store: StoreOption = None,
     as_json: JsonOption = False,
     verbose: VerboseOption = False,
 ) -> None:
     """Read every file of the artifacts and compare it with its recorded SHA-256."""
-    with command_errors(verbose=verbose):
+    with command_errors(verbose=verbose, places=[store or ""]):
         from zephon_core.errors import CorruptArtifactError
         from zephon_core.store import ArtifactRef, ArtifactStore
         from zephon_core.upkeep import list_entries, resolve
@@ -111,7 +111,7 @@ def verify(
 def gc(
     older_than_days: Annotated[float, typer.Option(help="Choose nothing younger.")] = 30.0,
     keep_gb: Annotated[
-        float | None, typer.Option(help="Stop once the rest fits into so many GB. [default: choose all that is old]")
+        float | None, typer.Option(help=plain("Stop once the rest fits into so many GB. [default: choose all that is old]"))
     ] = None,
     delete: Annotated[bool, typer.Option("--delete", help="Really remove it; without this, only say what would go.")] = False,
     store: StoreOption = None,
@@ -119,11 +119,15 @@ def gc(
     verbose: VerboseOption = False,
 ) -> None:
     """Remove old artifacts that are neither published nor in use. A dry run unless --delete is given."""
-    with command_errors(verbose=verbose):
+    with command_errors(verbose=verbose, places=[store or ""]):
+        from zephon_core.errors import SpecError
         from zephon_core.progress import format_amount
         from zephon_core.store import ArtifactStore
         from zephon_core.upkeep import sweep
 
+        for flag, value in (("--older-than-days", older_than_days), ("--keep-gb", keep_gb)):
+            if value is not None and not 0 <= value < float("inf"):
+                raise SpecError(flag, f"is {value}", wanted="a number from 0 on")
         keep_bytes = None if keep_gb is None else int(keep_gb * 1e9)
         chosen = sweep(ArtifactStore(store or ""), older_than_s=older_than_days * DAY_S, keep_bytes=keep_bytes, dry_run=not delete)
         total = format_amount(sum(entry.bytes for entry in chosen), "B")
@@ -149,7 +153,7 @@ def push(
     verbose: VerboseOption = False,
 ) -> None:
     """Copy a finished artifact elsewhere, its record last."""
-    with command_errors(verbose=verbose):
+    with command_errors(verbose=verbose, places=[store or ""]):
         from zephon_core.store import ArtifactStore
         from zephon_core.upkeep import push as push_artifact
         from zephon_core.upkeep import resolve
@@ -167,7 +171,7 @@ def pull(
     verbose: VerboseOption = False,
 ) -> None:
     """Copy an artifact into the store, checking every file."""
-    with command_errors(verbose=verbose):
+    with command_errors(verbose=verbose, places=[store or ""]):
         from zephon_core.store import ArtifactStore
         from zephon_core.upkeep import pull as pull_artifact
 

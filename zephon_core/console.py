@@ -1,20 +1,22 @@
 """What every command shares: configuration files with flags on top, one-line errors, exit codes, JSON on standard output.
 
-Exit codes: 0 done, 1 failed, 2 usage, 3 found wanting (verify, check, drift), 130 interrupted.
+Exit codes: 0 done, 1 failed, 2 usage, 3 found wanting (verify, check, drift), 130 interrupted, 141 nobody reads the output.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import inspect
 import json
 import logging
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args
 
 import typer
 
@@ -33,6 +35,7 @@ __all__ = [
     "choose_progress",
     "command_errors",
     "emit",
+    "plain",
     "read_config",
     "validated",
     "with_flags",
@@ -45,10 +48,33 @@ FAILED = 1
 USAGE = 2
 FOUND_WANTING = 3
 INTERRUPTED = 130
+UNREAD = 141
+
+_KEPT = "what is finished is kept"
+_DISK_ERRORS = {
+    errno.ENOSPC: ("can't be written: no space is left there", f"Free some space and run it again: {_KEPT}."),
+    errno.EDQUOT: ("can't be written: the quota is used up", f"Free some space or raise the quota, and run it again: {_KEPT}."),
+    errno.EFBIG: (
+        "can't be written: the file grows larger than is allowed",
+        f"Raise the limit (`ulimit -f`) or use another file system, and run it again: {_KEPT}.",
+    ),
+    errno.EROFS: ("can't be written: the file system is read-only", "Name a folder that can be written to."),
+    errno.ENOTDIR: ("can't be used: something in this path is a file, not a folder", "Name a folder."),
+    errno.EEXIST: ("is a file where a folder is needed", "Name a folder."),
+    errno.EACCES: ("can't be used: permission is denied", "Change its permissions, or name another path."),
+    errno.EPERM: ("can't be used: this is not permitted", "Change its permissions, or name another path."),
+}
+
+
+def plain(text: str) -> str:
+    """Return help that reads as written: typer takes words in square brackets for markup, and drops them."""
+    return text.replace("[", "\\[")
+
 
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object on standard output, everything else on standard error.")]
 StoreOption = Annotated[
-    str | None, typer.Option("--store", metavar="DIR", help="Where artifacts are kept. [default: $ZEPHON_STORE or the user cache]")
+    str | None,
+    typer.Option("--store", metavar="DIR", help=plain("Where artifacts are kept. [default: $ZEPHON_STORE or the user cache]")),
 ]
 ConfigOption = Annotated[
     Path | None, typer.Option("--config", metavar="FILE", help="YAML or JSON of the flow's parameters; flags override it.")
@@ -57,27 +83,49 @@ VerboseOption = Annotated[bool, typer.Option("-v", "--verbose", help="Log what h
 
 
 @contextlib.contextmanager
-def command_errors(*, verbose: bool) -> Iterator[None]:
-    """Turn errors into one line on standard error and the right exit code; with `verbose`, let the traceback through."""
+def command_errors(*, verbose: bool, places: Sequence[str] = ()) -> Iterator[None]:
+    """Turn errors into one line on standard error and the right exit code; with `verbose`, let the traceback through.
+
+    places: where the command writes, for errors of a disk that don't say it themselves. A reader of the output who went away,
+    as `head` does, is no error.
+    """
     logging.basicConfig(
         level=logging.INFO if verbose else logging.WARNING, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s"
     )
     logging.getLogger("zephon_core").setLevel(logging.INFO)
     try:
         yield
+    except BrokenPipeError:
+        _drop_output()
+        raise typer.Exit(UNREAD) from None
     except (ZephonError, OSError) as error:
         if verbose:
             raise
-        _say(str(error) if isinstance(error, ZephonError) else _os_error(error))
+        _say(str(error) if isinstance(error, ZephonError) else _os_error(error, places))
         raise typer.Exit(USAGE if isinstance(error, SpecError) else FAILED) from None
+    except SystemExit as error:
+        if isinstance(error.__context__, BrokenPipeError):  # rich ends the program itself
+            raise typer.Exit(UNREAD) from None
+        raise
     except KeyboardInterrupt:
         _say("interrupted; the same command goes on where it was")
         raise typer.Exit(INTERRUPTED) from None
 
 
-def _os_error(error: OSError) -> str:
-    where = f"{error.filename}: " if error.filename else ""
-    return f"{where}{error.strerror or error}"
+def _os_error(error: OSError, places: Sequence[str]) -> str:
+    found, remedy = _DISK_ERRORS.get(error.errno or 0, (error.strerror or str(error), ""))
+    where = error.filename or " or ".join(place for place in places if place)
+    if not where:
+        where = "the disk" if remedy else type(error).__name__
+    return str(ZephonError(str(where), found, remedy=remedy))
+
+
+def _drop_output() -> None:
+    """Send what is left of the output nowhere, so that Python's own flush at the end has nothing to complain about."""
+    with contextlib.suppress(OSError, ValueError):  # a standard output that is no file
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
 
 
 def _say(message: str) -> None:
@@ -90,6 +138,7 @@ def emit(result: Mapping[str, Any], *, as_json: bool, render: Callable[[], None]
         sys.stdout.write(json.dumps(result, ensure_ascii=False, default=str) + "\n")
     else:
         render()
+    sys.stdout.flush()
 
 
 def choose_progress(*, as_json: bool, verbose: bool) -> Progress:
@@ -159,8 +208,11 @@ class Flag:
     def parameter(self) -> inspect.Parameter:
         """Return the flag as a parameter of a typer command, None where it isn't given."""
         names = f"{self.name}/{self.off}" if self.off else self.name
-        option = typer.Option(names, help=self.help, metavar=self.metavar)
+        option = typer.Option(names, help=plain(self.help), metavar=self.metavar)
         return _keyword(self.key, Annotated[self.type | None, option])
+
+
+_PLACES = ("store", "output", "publish")
 
 
 def _keyword(name: str, annotation: Any) -> inspect.Parameter:
@@ -181,7 +233,7 @@ def with_parameters(flags: Sequence[Flag]) -> Callable[[Callable[..., None]], Ca
 
         @functools.wraps(command)
         def run(**given: Any) -> None:
-            with command_errors(verbose=bool(given.get("verbose"))):
+            with command_errors(verbose=bool(given.get("verbose")), places=[given.get(name) or "" for name in _PLACES]):
                 values = with_flags(read_config(given["config"]), {flag.path: given[flag.key] for flag in flags})
                 command(values=values, **{parameter.name: given[parameter.name] for parameter in own})
 
@@ -202,10 +254,52 @@ def validated(model: Callable[[Any], T], value: Any, *, where: str, prefix: str 
     try:
         return model(value)
     except ValidationError as error:
+        items = error.errors()
         complaints = []
-        for item in error.errors():
+        for item in items:
+            if item["type"] == "too_short" and any(len(other["loc"]) > len(item["loc"]) for other in items if _below(other, item)):
+                continue  # of a list whose items are wrong, the number of those left says nothing
             path = ".".join([prefix, *map(str, item["loc"])]).strip(".")
-            flag = next((f"{flag.name} or " for flag in flags if f"{flag.path}.".startswith(f"{path}.")), "")
-            message = "is missing" if item["type"] == "missing" else item["msg"].removeprefix("Value error, ")
-            complaints.append(f"{flag}{path}: {message[0].lower()}{message[1:]}")
+            flag = next((f"{flag.name} or " for flag in flags if _names(flag, path, missing=item["type"] == "missing")), "")
+            complaints.append(f"{flag}{path}: {_complaint(item, getattr(model, '__self__', None))}")
         raise SpecError(where, f"can't be used: {'; '.join(complaints)}") from None
+
+
+def _below(item: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    return bool(item["loc"][: len(other["loc"])] == other["loc"])
+
+
+def _names(flag: Flag, path: str, *, missing: bool) -> bool:
+    """Tell whether a flag sets what is at a path; of what is missing altogether, whether it sets a part of it."""
+    return f"{path}.".startswith(f"{flag.path}.") or (missing and flag.path.startswith(f"{path}."))
+
+
+def _complaint(item: Mapping[str, Any], model: Any) -> str:
+    """Word one of pydantic's complaints; where a pattern isn't met, the field's description says what is wanted."""
+    if item["type"] == "missing":
+        return "is missing"
+    if item["type"] == "string_pattern_mismatch" and (wanted := _description(model, item["loc"])):
+        return f"is {item['input']!r}, expected this: {wanted.rstrip('.')}"
+    message = str(item["msg"]).removeprefix("Value error, ")
+    return f"{message[0].lower()}{message[1:]}"
+
+
+def _description(model: Any, loc: Sequence[str | int]) -> str:
+    """Return the description of the field at `loc` under a pydantic model, "" if there is none."""
+    description = ""
+    for part in loc:
+        if isinstance(part, int):
+            continue
+        field = getattr(model, "model_fields", {}).get(part)
+        if field is None:
+            return ""
+        description = field.description or ""
+        model = _inner_model(field.annotation)
+    return description
+
+
+def _inner_model(annotation: Any) -> Any:
+    """Find the model in an annotation: itself, or what a tuple or a union holds."""
+    if hasattr(annotation, "model_fields"):
+        return annotation
+    return next((found for part in get_args(annotation) if (found := _inner_model(part))), None)

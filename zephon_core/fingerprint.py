@@ -19,6 +19,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from zephon_core.atomic import write_bytes
+from zephon_core.errors import ArtifactError
 
 __all__ = ["FileMemo", "canonical_json", "file_sha256", "fingerprint"]
 
@@ -79,7 +80,10 @@ class FileMemo:
         self._folder = folder
 
     def sha256(self, path: Path) -> str:
-        """Return the SHA-256 (64 hex digits) of a local file's bytes. Raises OSError where it can't be read."""
+        """Return the SHA-256 (64 hex digits) of a local file's bytes.
+
+        Raises OSError where it can't be read, ArtifactError where the memory can't be written.
+        """
         path = path.resolve()
         stamp = self._stamp(path)
         document = self._folder / f"{hashlib.sha256(os.fsencode(path)).hexdigest()}.json"
@@ -90,9 +94,19 @@ class FileMemo:
         status = path.stat()
         settled = status.st_mtime_ns + _SETTLING_NS < time.time_ns()
         if settled and self._stamp(path) == stamp:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            write_bytes(document, json.dumps({"path": str(path), "stamp": stamp, "sha256": digest}).encode())
+            self._write(document, {"path": str(path), "stamp": stamp, "sha256": digest})
         return digest
+
+    def _write(self, document: Path, value: dict[str, Any]) -> None:
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            write_bytes(document, json.dumps(value).encode())
+        except OSError as error:  # of the store, which is not to be blamed on the file that was hashed
+            raise ArtifactError(
+                str(self._folder),
+                f"can't be written ({error.strerror or error})",
+                remedy="Name a store that is a folder with free space and may be written to (--store, run.store).",
+            ) from error
 
     @staticmethod
     def _stamp(path: Path) -> list[int]:

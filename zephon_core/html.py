@@ -198,4 +198,5 @@ def _rule(x1: float, x2: float, y: float) -> str:
 
 
 def _svg(height: int, describe: str, marks: Sequence[str]) -> str:
-    return f'<svg viewBox="0 0 {_WIDTH} {height}" role="img" aria-label="{html.escape(describe)}">{"".join(marks)}</svg>'
+    chart = f'<svg viewBox="0 0 {_WIDTH} {height}" role="img" aria-label="{html.escape(describe)}">{"".join(marks)}</svg>'
+    return f'<div class="wide">{chart}</div>'

@@ -345,3 +345,60 @@ def test_parts_that_finish_at_once_all_end_well(built, bank_parameters, tmp_path
         result = build_bank(*bank_parameters(output=f"bank-{attempt}", store=store))
         assert result.cached["encode"]
         assert file_sha256(tmp_path / f"bank-{attempt}" / "features.f16.npy") == wanted
+
+
+def test_all_rows_without_the_last_touch_are_no_finished_encode(built, bank_parameters, tmp_path, monkeypatch):
+    """Between the last block and the tables another part looks: it must not take the ledgers away, nor call the bank complete."""
+    from zephon_core.bank.encode.work import EncodeWork
+
+    wanted = file_sha256(tmp_path / "bank" / "features.f16.npy")
+    settings = {"store": str(tmp_path / "parts"), "output": "parted"}
+    with monkeypatch.context() as patch:
+        patch.setattr(EncodeWork, "_finish", lambda self, runner: True)
+        found = [build_bank(*bank_parameters(parts=2, part=part, **settings)) for part in (0, 1, 0)]
+        assert [result.complete for result in found] == [False] * 3
+        assert found[-1].encoded_rows == found[-1].text_count
+    finished = build_bank(*bank_parameters(**settings))
+    assert finished.complete
+    assert file_sha256(tmp_path / "parted" / "features.f16.npy") == wanted
+    assert (tmp_path / "parted" / "blocks.npy").is_file()
+
+
+def test_a_late_part_does_not_replace_the_finished_bank(bank_parameters, tmp_path, monkeypatch):
+    """Another process finishes and publishes while this one copies the unfinished state."""
+    from zephon_core.bank import publish
+
+    fill = publish.fill_bank_directory
+    waiting = [True]
+
+    def fill_slowly(parts, directory):
+        files = fill(parts, directory)
+        if waiting and not parts.complete:
+            waiting.clear()
+            assert build_bank(*bank_parameters()).complete
+        return files
+
+    monkeypatch.setattr(publish, "fill_bank_directory", fill_slowly)
+    build_bank(*bank_parameters(parts=2, part=0))
+    assert not waiting
+    assert FeatureBank.open(tmp_path / "bank").manifest["complete"]
+
+
+@pytest.mark.parametrize(
+    ("output", "message"),
+    [
+        ("file", "is no folder, expected a new folder, an empty one, or one that holds a bank"),
+        ("file/bank", "is no folder"),
+        ("full", "holds files that are no bank"),
+        ("s3://bucket/bank", "is a URL, expected a folder"),
+    ],
+)
+def test_an_output_that_can_t_be_is_refused_before_any_work(bank_parameters, tmp_path, monkeypatch, output, message):
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "notes.txt").write_text("x")
+    monkeypatch.setattr(steps, "identify", lambda *rest, **settings: pytest.fail("work was begun"))
+    spec, run = bank_parameters()
+    place = output if "://" in output else str(tmp_path / output)
+    with pytest.raises(SpecError, match=message):
+        build_bank(spec, run.model_copy(update={"output": place}))

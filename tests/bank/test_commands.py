@@ -70,6 +70,17 @@ def test_build_without_json_ends_with_where_the_report_is(run, inputs, tmp_path,
         (["--tokenizer", "absent"], 1, "absent: is not there"),
         (["--fields", "nothing"], 1, "no text at 'nothing'"),
         (["--rows", "3:2"], 2, "is 3:2"),
+        (["--fields", "a..b"], 2, "after the name of a list."),
+        (["--quantization", "4bit"], 2, "--quantization or spec.encode.model.quantization: is 4bit, which does nothing"),
+        (["--dtype", "bfloat16"], 2, "--dtype or spec.encode.model.dtype: is bfloat16, which does nothing"),
+        (["--engine", "openvino"], 2, "--engine or spec.encode.model.engine: is openvino, which does nothing"),
+        (["--backbone", "outer"], 2, "--backbone or spec.encode.model.backbone: is outer, which does nothing"),
+        (["--pooling", "cls"], 2, "--pooling or spec.encode.pooling: is cls, which word_encoder:words can't do"),
+        (["--grouping", "padded"], 2, "--grouping or spec.encode.grouping: is padded, which word_encoder:words can't do"),
+        (["--tokenizer", ""], 2, "the model word_encoder:words brings no tokenizer; name one with --tokenizer"),
+        (["--device", "cuda:99"], 2, "device: is cuda:99, expected a GPU of this machine. Set device: auto or cpu."),
+        (["--source", ""], 1, "source: is empty"),
+        (["--source", "foo://x"], 1, "fsspec doesn't know (foo://)"),
     ],
 )
 def test_wrong_settings_end_in_one_line(build, flags, code, line):
@@ -108,6 +119,108 @@ def test_verify_is_content_with_a_good_bank_and_says_what_is_wrong_with_a_bad_on
     code, out, _ = run("bank", "verify", tmp_path / "bank")
     assert code == 3
     assert "features.f16.npy: has" in out
+
+
+@pytest.mark.parametrize("level", ["sizes", "reencode"])
+@pytest.mark.parametrize("sample", ["0", "-5"])
+def test_verify_refuses_a_sample_of_no_rows_in_one_line(build, run, tmp_path, level, sample):
+    build()
+    code, out, err = run("bank", "verify", tmp_path / "bank", "--level", level, "--sample", sample)
+    assert (code, out) == (2, "")
+    assert err == f"error: --sample: is {sample}, expected how many rows to encode again, at least 1.\n"
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--older-than-days", "-1"], ["--older-than-days", "nan"], ["--keep-gb", "-1"], ["--keep-gb", "inf"]]
+)
+def test_gc_refuses_amounts_that_are_none(run, tmp_path, arguments):
+    code, out, err = run("store", "gc", "--store", tmp_path, *arguments)
+    assert (code, out) == (2, "")
+    assert err == f"error: {arguments[0]}: is {float(arguments[1])}, expected a number from 0 on.\n"
+
+
+def test_a_broken_manifest_is_one_line_from_every_command(build, run, tmp_path):
+    build()
+    path = tmp_path / "bank" / "manifest.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "text_count": "x"}))
+    for command in (["info"], ["lookup", "w1"], ["nearest", "w1"], ["diff", str(tmp_path / "bank")]):
+        code, out, err = run("bank", command[0], tmp_path / "bank", *command[1:])
+        assert (code, out) == (1, "")
+        assert err.startswith(f"error: {path}: 'text_count' is 'x', expected a whole number.")
+        assert err.count("\n") == 1
+
+
+def test_a_spec_in_a_manifest_that_is_none_is_one_line(build, run, tmp_path):
+    build()
+    path = tmp_path / "bank" / "manifest.json"
+    manifest = json.loads(path.read_text())
+    manifest["spec"]["encode"]["max_batch"] = 0
+    path.write_text(json.dumps(manifest))
+    code, out, err = run("bank", "verify", tmp_path / "bank", "--level", "reencode")
+    assert (code, out) == (1, "")
+    assert err.startswith(f"error: {path}: 'spec.encode.max_batch' is 0, expected ")
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_store_that_is_no_folder_is_named_and_not_the_source(build, inputs, tmp_path, inside):
+    import os
+    import time
+
+    (tmp_path / "file").write_text("")
+    for path in inputs.iterdir():
+        os.utime(path, (time.time() - 3600,) * 2)  # long enough ago to be remembered
+    store = tmp_path / "file" / "store" if inside else tmp_path / "file"
+    code, out, err = build("--store", store)
+    assert (code, out) == (1, "")
+    [line] = [text for text in err.splitlines() if text.startswith("error: ")]
+    assert line.startswith(f"error: {store}")
+    assert "jsonl" not in line
+
+
+def test_a_file_that_may_not_grow_is_named_and_what_to_do(inputs, tmp_path, word_encoder):
+    import subprocess
+    import sys
+
+    command = [
+        sys.executable, "-c",
+        "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (600, 600)); "
+        "from zephon_core.cli import main; main()",
+        "bank", "build", "--source", inputs / "train.jsonl", "--model", word_encoder, "--tokenizer", inputs / "tokenizer.json",
+        "--store", tmp_path / "store",
+    ]  # fmt: skip
+    result = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=120)
+    assert result.returncode == 1
+    line = result.stderr.splitlines()[-1]
+    assert line.startswith(f"error: {tmp_path / 'store'}")
+    assert "Raise the limit (`ulimit -f`)" in line
+
+
+def test_a_field_that_holds_nothing_has_a_line_of_its_own(run, inputs, tmp_path, word_encoder):
+    code, out, _ = run(
+        "bank", "build", "--source", inputs / "train.jsonl", "--model", word_encoder, "--tokenizer", inputs / "tokenizer.json",
+        "--store", tmp_path / "store", "--output", tmp_path / "bank", "--fields", "query,candidates[].tex",
+    )  # fmt: skip
+    assert code == 0
+    assert "no text   no row of any source holds one at candidates[].tex: check the path" in out.splitlines()
+    assert [line for line in run("bank", "info", tmp_path / "bank")[1].splitlines() if line.split()[-1] == "candidates[].tex"]
+
+
+def test_fields_that_all_hold_texts_have_no_line(build, run, tmp_path):
+    build()
+    assert "no text" not in run("bank", "info", tmp_path / "bank")[1]
+
+
+def test_nearest_says_how_much_of_an_incomplete_bank_it_searched(build, run, tmp_path):
+    build("--limit-texts", "5")
+    bank = FeatureBank.open(tmp_path / "bank", partial=True)
+    searched = int(bank.valid.sum())
+    found = json.loads(run("bank", "nearest", tmp_path / "bank", "w1 w2", "--json")[1])
+    assert (found["searched"], found["rows"]) == (searched, len(bank))
+    out = run("bank", "nearest", tmp_path / "bank", "w1 w2")[1]
+    assert out.startswith(f"searched {searched} of {len(bank)} rows: ")
+    build()
+    assert "searched" not in run("bank", "nearest", tmp_path / "bank", "w1 w2")[1]
 
 
 def test_verify_finds_features_that_the_model_does_not_give(build, run, tmp_path, monkeypatch):

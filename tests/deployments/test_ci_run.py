@@ -28,7 +28,7 @@ class Job:
 
     def start(self, *arguments: str, **variables: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [sys.executable, "-m", "deployments.ci_run", *arguments],
+            [sys.executable, "deployments/ci_run.py", *arguments],
             cwd=CHECKOUT,
             env={**self._env, **variables},
             stdout=subprocess.PIPE,

@@ -53,10 +53,18 @@ def test_a_name_with_glob_letters_that_exists_is_taken_as_it_is(here):
         ("year=2025", "is a directory, expected files. Name them, or write year=2025/"),
         ("memory://nowhere/*.jsonl", "matches no file"),
         ("memory://nowhere.jsonl", "does not exist"),
-        ("nosuchscheme://a.jsonl", "can't be opened"),
+        (
+            "nosuchscheme://a.jsonl",
+            r"is in a file system that fsspec doesn't know \(nosuchscheme://\), expected a path or one of s3://",
+        ),
         ("http://127.0.0.1:9/a.jsonl", "can't be read|does not exist"),
         ("a\0b.jsonl", "does not exist"),
         ("x" * 300, "does not exist"),
+        ("absent.jsonl", r"Check the path .* globs .* and URLs .* are allowed\."),
+        ("*.absent", r"Check the path .* globs .* and URLs .* are allowed\."),
+        ("", "source: is empty, expected a path"),
+        ("  ", "source: is empty"),
+        ("simplecache::foo://x", r"doesn't know \(foo://\)"),
     ],
 )
 def test_what_is_not_there_is_named(here, text, message):

@@ -9,6 +9,7 @@ from typing import Any
 
 from zephon_core.bank import steps
 from zephon_core.bank.manifest import read_manifest
+from zephon_core.bank.publish import check_output
 from zephon_core.bank.specs import BankSpec, RunOptions
 from zephon_core.progress import NULL_PROGRESS, Progress
 from zephon_core.store import ArtifactStore
@@ -56,6 +57,8 @@ def build_bank(
         seconds[name] = round(now - clock, 3)
         clock = now
 
+    if run.output:
+        check_output(run.output)
     identity = steps.identify(spec, store=store, progress=progress)
     lap("identify")
     if identity.is_current:

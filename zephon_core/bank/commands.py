@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from zephon_core.bank.look import add_commands
+from zephon_core.bank.look import add_commands, empty_fields
 from zephon_core.console import (
     Flag,
     JsonOption,
@@ -16,6 +16,7 @@ from zephon_core.console import (
     choose_progress,
     command_errors,
     emit,
+    plain,
     validated,
     with_parameters,
 )
@@ -35,9 +36,9 @@ app = typer.Typer(
 _FLAGS = (
     Flag("--source", "spec.scan.sources", list[str], "A file, glob or URL of rows; repeat it.", "[NAME=]URL"),
     Flag("--model", "spec.encode.model.path", str, "The frozen transformer.", "DIR|package.module:factory"),
-    Flag("--output", "run.output", str, "Where the bank is published.", "DIR"),
+    Flag("--output", "run.output", str, "Where the bank is published. [default: nowhere, it lies in the store]", "DIR"),
     Flag("--fields", "spec.scan.fields", str, "Field paths with commas. [default: query,candidates[].text]"),
-    Flag("--tokenizer", "spec.tokenize.tokenizer", str, "The tokenizer. [default: the model's]", "DIR|FILE"),
+    Flag("--tokenizer", "spec.tokenize.tokenizer", str, "The tokenizer; a factory has none of its own. [default: the model's]", "DIR|FILE"),
     Flag("--max-key-tokens", "spec.tokenize.max_key_tokens", int, "Tokens kept of a text. [default: 256]"),
     Flag("--max-batch", "spec.encode.max_batch", int, "Most rows in a block. [default: 128]"),
     Flag("--token-budget", "spec.encode.token_budget", int, "Most tokens in a block. [default: 8192]"),
@@ -46,21 +47,27 @@ _FLAGS = (
     Flag("--quantization", "spec.encode.model.quantization", str, "none, 4bit or 8bit. [default: none]"),
     Flag("--backbone", "spec.encode.model.backbone", str, "inner or outer. [default: inner]"),
     Flag("--engine", "spec.encode.model.engine", str, "torch or openvino. [default: torch]"),
-    Flag("--grouping", "spec.encode.grouping", str, "exact_token_length, packed or padded."),
+    Flag("--grouping", "spec.encode.grouping", str, "exact_token_length, packed or padded. [default: exact_token_length]"),
     Flag("--on-bad-row", "spec.scan.on_bad_row", str, "error or quarantine. [default: error]"),
-    Flag("--allow-poison", "spec.encode.allow_poison", bool, "Complete a bank in spite of poison rows.", off="--no-allow-poison"),
+    Flag(
+        "--allow-poison",
+        "spec.encode.allow_poison",
+        bool,
+        "Complete a bank in spite of poison rows. [default: no]",
+        off="--no-allow-poison",
+    ),
     Flag("--base", "spec.base", str, "A bank to extend: its rows stay, and only texts that it lacks are encoded.", "DIR"),
-    Flag("--name", "spec.name", str, "What people call this bank."),
+    Flag("--name", "spec.name", str, "What people call this bank. [default: bank]"),
     Flag("--index", "spec.write_index", bool, "Write index.json. [default: yes]", off="--no-index"),
     Flag("--device", "run.device", str, "auto, cpu, cuda or cuda:N. [default: auto]"),
-    Flag("--gpu-memory-gb", "run.gpu_memory_gb", float, "Never use more of a GPU's memory."),
+    Flag("--gpu-memory-gb", "run.gpu_memory_gb", float, "Never use more of a GPU's memory. [default: no limit]"),
     Flag("--threads", "run.workers", int, "Workers a step. [default: one a core]"),
     Flag("--memory-mb", "run.memory_mb", int, "Scan memory before it spills to disk. [default: 1024]"),
-    Flag("--limit-texts", "run.limit_texts", int, "Encode only the first N rows now; the bank stays incomplete."),
-    Flag("--rows", "run.rows", str, "Encode only this range of the length-sorted order.", "START:END"),
-    Flag("--parts", "run.parts", int, "Split the encode into N parts."),
-    Flag("--part", "run.part", int, "Encode only this part, from 0."),
-    Flag("--refresh", "run.refresh", bool, "Recompute what is there, and compare.", off="--no-refresh"),
+    Flag("--limit-texts", "run.limit_texts", int, "Encode only the first N rows now; the bank stays incomplete. [default: all]"),
+    Flag("--rows", "run.rows", str, "Encode only this range of the length-sorted order. [default: all]", "START:END"),
+    Flag("--parts", "run.parts", int, "Split the encode into N parts. [default: 1]"),
+    Flag("--part", "run.part", int, "Encode only this part, from 0. [default: all]"),
+    Flag("--refresh", "run.refresh", bool, "Recompute what is there, and compare. [default: no]", off="--no-refresh"),
     Flag("--store", "run.store", str, "Where artifacts are kept. [default: $ZEPHON_STORE or the user cache]", "DIR"),
 )
 
@@ -93,15 +100,17 @@ def extend(
     source: Annotated[
         list[str], typer.Option("--source", metavar="[NAME=]URL", help="A file, glob or URL of new rows; repeat it.")
     ],
-    output: Annotated[str, typer.Option("--output", metavar="DIR", help="Publish the extended bank here instead.")] = "",
-    threads: Annotated[int, typer.Option("--threads", help="Workers a step. [default: one a core]")] = 0,
+    output: Annotated[
+        str, typer.Option("--output", metavar="DIR", help="Publish the extended bank here instead.", show_default=False)
+    ] = "",
+    threads: Annotated[int, typer.Option("--threads", help=plain("Workers a step. [default: one a core]"), show_default=False)] = 0,
     device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:N.")] = "auto",
     store: StoreOption = None,
     as_json: JsonOption = False,
     verbose: VerboseOption = False,
 ) -> None:
     """Add new sources to a bank: old rows stay where they are, and only new texts are encoded."""
-    with command_errors(verbose=verbose):
+    with command_errors(verbose=verbose, places=[store or "", output or str(bank)]):
         from zephon_core.bank.build import build_bank
         from zephon_core.bank.manifest import read_manifest
         from zephon_core.bank.specs import BankSpec, RunOptions
@@ -135,7 +144,10 @@ def _parameters(values: dict[str, Any]) -> tuple[BankSpec, RunOptions]:
 
 def _show_result(result: BankResult) -> None:
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
+
+    from zephon_core.bank.manifest import read_manifest
 
     console = Console(highlight=False)
     table = Table(box=None, padding=(0, 2, 0, 0), show_header=True, header_style="dim")
@@ -149,6 +161,10 @@ def _show_result(result: BankResult) -> None:
     else:
         console.print(f"[bold yellow]incomplete[/]  {result.encoded_rows:,} of {result.text_count:,} rows; run it again to go on")
     if result.bank:
+        for path in empty_fields(read_manifest(Path(result.bank))):
+            console.print(
+                f"[bold yellow]no text[/]   no row of any source holds one at {escape(path)}: check the path", soft_wrap=True
+            )
         console.print(f"bank      {result.bank}", soft_wrap=True)
         console.print(f"report    {Path(result.bank) / 'report.html'}", soft_wrap=True)
 

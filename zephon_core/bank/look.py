@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,7 +14,7 @@ from zephon_core.progress import format_amount
 if TYPE_CHECKING:
     from zephon_core.bank.reader import FeatureBank
 
-__all__ = ["add_commands"]
+__all__ = ["add_commands", "empty_fields"]
 
 BankArgument = Annotated[Path, typer.Argument(metavar="DIR", help="A bank's folder.")]
 _SHOWN_CHARACTERS = 160
@@ -37,22 +38,24 @@ def info(bank: BankArgument, as_json: JsonOption = False, verbose: VerboseOption
 def verify(
     bank: BankArgument,
     level: Annotated[str, typer.Option(help="sizes, checksums or reencode; each includes the ones before.")] = "checksums",
-    sample: Annotated[int, typer.Option(help="Rows to encode again at the level reencode.")] = 64,
+    sample: Annotated[int, typer.Option(help="Rows to encode again at the level reencode, at least 1.")] = 64,
     as_json: JsonOption = False,
     verbose: VerboseOption = False,
 ) -> None:
     """Check that a bank is what it says. Exit code 3 if it isn't."""
     with command_errors(verbose=verbose):
         from zephon_core.bank.encode import row_encoder
-        from zephon_core.bank.manifest import read_manifest
-        from zephon_core.bank.specs import EncodeSpec
+        from zephon_core.bank.manifest import MANIFEST_NAME, manifest_spec, read_manifest
         from zephon_core.bank.verify import Level, verify_bank
         from zephon_core.errors import SpecError
 
         if level not in set(Level):
             raise SpecError("--level", f"is {level!r}", wanted="sizes, checksums or reencode")
+        if sample < 1:
+            raise SpecError("--sample", f"is {sample}", wanted="how many rows to encode again, at least 1")
         manifest = read_manifest(bank)
-        encode = row_encoder(EncodeSpec.model_validate(manifest["spec"]["encode"])) if level == Level.REENCODE else None
+        reencode = level == Level.REENCODE
+        encode = row_encoder(manifest_spec(manifest, str(bank / MANIFEST_NAME)).encode) if reencode else None
         progress = choose_progress(as_json=as_json, verbose=verbose)
         checks = verify_bank(bank, Level(level), encode=encode, sample=sample, progress=progress)
         ok = all(check.ok for check in checks)
@@ -96,7 +99,8 @@ def nearest(
         opened = FeatureBank.open(bank, partial=True)
         found = nearest_rows(opened, encode_text(opened, text), count)
         rows = [{"row": item.row, "similarity": round(item.similarity, 6), "text": opened.text(item.row)} for item in found]
-        emit({"query": text, "nearest": rows}, as_json=as_json, render=lambda: _show_nearest(rows))
+        searched = {"searched": int(opened.valid.sum()), "rows": len(opened)}
+        emit({"query": text, **searched, "nearest": rows}, as_json=as_json, render=lambda: _show_nearest(rows, **searched))
 
 
 def diff(
@@ -114,8 +118,14 @@ def diff(
         emit(difference, as_json=as_json, render=lambda: _show_pairs(difference))
 
 
+def empty_fields(manifest: Mapping[str, Any]) -> list[str]:
+    """Return the field paths at which no row of any source holds a text, in the manifest's order."""
+    counts = manifest["statistics"]["scan"].get("fields", {})
+    return [path for path, count in counts.items() if not count]
+
+
 def _row_of(bank: FeatureBank, text: str) -> int | None:
-    if text.startswith("row:") and text[4:].isdigit():
+    if text.startswith("row:") and text[4:].isdecimal():
         row = int(text[4:])
         return row if row < len(bank) else None
     if len(text) == 40 and all(letter in "0123456789abcdef" for letter in text):
@@ -152,8 +162,10 @@ def _show_pairs(pairs: dict[str, Any]) -> None:
         typer.echo(f"{name:<{width}}  {_short(value) if isinstance(value, str) else value}")
 
 
-def _show_nearest(rows: list[dict[str, Any]]) -> None:
-    for item in rows:
+def _show_nearest(found: list[dict[str, Any]], *, searched: int, rows: int) -> None:
+    if searched < rows:
+        typer.echo(f"searched {searched:,} of {rows:,} rows: the others hold no features")
+    for item in found:
         typer.echo(f"{item['similarity']:.4f}  row {item['row']:<8,} {_short(item['text'])}")
 
 
@@ -166,11 +178,13 @@ def _show_checks(checks: list[Any]) -> None:
 def _show_manifest(path: Path, manifest: dict[str, Any]) -> None:
     size = sum(file["bytes"] for file in manifest["files"].values())
     tokens = manifest["statistics"]["tokens"]
+    empty = empty_fields(manifest)
     _show_pairs(
         {
             "bank": str(path),
             "state": "complete" if manifest["complete"] else f"{manifest['encoded_rows']:,} of {manifest['text_count']:,} rows",
             "texts": f"{manifest['text_count']:,} distinct ({', '.join(f'{n:,} {kind}' for kind, n in manifest['kinds'].items())})",
+            **({"no text at": ", ".join(empty)} if empty else {}),
             "features": f"{manifest['hidden_size']} {manifest['dtype']}",
             "size": f"{format_amount(size, 'B')} in {len(manifest['files'])} files",
             "tokens": f"{tokens['tokens']:,}, {tokens['truncated']:,} texts cut off at {manifest['max_key_tokens']}",

@@ -6,10 +6,13 @@ system allows, else copies; what may still grow (the matrix of an unfinished ban
 
 from __future__ import annotations
 
+import fcntl
 import os
+import re
 import secrets
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -38,8 +41,9 @@ from zephon_core.fingerprint import file_sha256
 from zephon_core.readers.sources import Source
 from zephon_core.store import ArtifactRecord, FileRecord, link_or_copy
 
-__all__ = ["BankParts", "EncodeMovedError", "fill_bank_directory", "publish_folder"]
+__all__ = ["BankParts", "EncodeMovedError", "check_output", "fill_bank_directory", "publish_folder"]
 
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _SCAN_FILES = (TEXTS_NAME, "text_offsets.npy", "digests.npy", "rows.npy", "kinds.npy")
 _TOKEN_FILES = ("lengths.npy", "token_ids.npy", "token_offsets.npy")
 
@@ -156,31 +160,82 @@ def publish_folder(parts: BankParts, output: Path) -> bool:
     EncodeMovedError (there is nothing unfinished any more).
     """
     output = output.expanduser().absolute()
-    if output.exists() and any(output.iterdir()):
-        try:
-            old = read_manifest(output)
-        except MissingArtifactError:
-            raise SpecError(
-                str(output), "holds files that are no bank", remedy="Name an empty folder, or one that holds a bank."
-            ) from None
-        if _same_bank(old, parts) and _sizes_hold(output, old):
-            return False
-        if old["complete"] and not parts.complete and old["fingerprints"]["features"] == parts.fingerprints["features"]:
-            raise ArtifactError(
-                str(output),
-                f"is complete, and this run has only {parts.outcome.encoded_rows:,} of {parts.outcome.text_count:,} rows",
-                remedy="Name another output, or finish the encode first.",
-            )
+    if _is_there(parts, output):
+        return False
     output.parent.mkdir(parents=True, exist_ok=True)
     staging = output.with_name(f".{output.name}.staging-{os.getpid()}-{secrets.token_hex(4)}")
     staging.mkdir()
     try:
         fill_bank_directory(parts, staging)
-        publish_directory(staging, output)
+        with _alone_in(output.parent):
+            if _is_there(parts, output):
+                remove_tree(staging)
+                return False
+            publish_directory(staging, output)
     except BaseException:
         remove_tree(staging)
         raise
     return True
+
+
+def check_output(output: str) -> None:
+    """Raise SpecError for a place where no bank can be published, before any work is done."""
+    if _SCHEME.match(output):
+        raise SpecError(
+            output, "is a URL", wanted="a folder", remedy="Publish to a folder, and copy that; or push the artifact (store push)."
+        )
+    path = Path(output).expanduser().absolute()
+    standing = next(place for place in (path, *path.parents) if place.exists())
+    if not standing.is_dir():
+        raise SpecError(str(standing), "is no folder", wanted="a new folder, an empty one, or one that holds a bank")
+    if not os.access(standing, os.W_OK | os.X_OK):
+        raise SpecError(str(standing), "can't be written to", remedy="Name another output, or change the folder's permissions.")
+    if standing == path:
+        _bank_there(path)
+
+
+def _bank_there(output: Path) -> dict[str, Any] | None:
+    """Return the manifest of the bank at `output`, None for a folder that is absent or empty. Raises SpecError for other files."""
+    if not output.exists():
+        return None
+    if not output.is_dir():
+        raise SpecError(str(output), "is no folder", wanted="a new folder, an empty one, or one that holds a bank")
+    try:
+        return read_manifest(output)
+    except MissingArtifactError:
+        if any(output.iterdir()):
+            raise SpecError(
+                str(output), "holds files that are no bank", remedy="Name an empty folder, or one that holds a bank."
+            ) from None
+    return None
+
+
+def _is_there(parts: BankParts, output: Path) -> bool:
+    """Whether `output` is this very bank. Raises SpecError for other files, ArtifactError for a finished state of this bank."""
+    old = _bank_there(output)
+    if old is None:
+        return False
+    if _same_bank(old, parts) and _sizes_hold(output, old):
+        return True
+    if old["complete"] and not parts.complete and old["fingerprints"]["features"] == parts.fingerprints["features"]:
+        raise ArtifactError(
+            str(output),
+            f"is complete, and this run has only {parts.outcome.encoded_rows:,} of {parts.outcome.text_count:,} rows",
+            remedy="Name another output, or finish the encode first.",
+        )
+    return False
+
+
+@contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """Let one process at a time look at what is published in a folder and replace it; where a folder can be locked."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        with suppress(OSError):
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
 
 
 def _same_bank(old: Mapping[str, Any], parts: BankParts) -> bool:

@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from zephon_core.bank.encode import row_encoder
+from zephon_core.bank.manifest import MANIFEST_NAME, manifest_spec
 from zephon_core.bank.reader import FeatureBank
-from zephon_core.bank.specs import BankSpec
 from zephon_core.tokenizers import load_tokenizer
 
 __all__ = ["encode_text"]
@@ -24,7 +24,7 @@ def encode_text(bank: FeatureBank, text: str) -> npt.NDArray[np.floating[Any]]:
     if row is not None and bank.valid[row]:
         stored: npt.NDArray[np.floating[Any]] = np.asarray(bank.features[row])
         return stored
-    spec = BankSpec.model_validate(bank.manifest["spec"])
+    spec = manifest_spec(bank.manifest, str(bank.path / MANIFEST_NAME))
     tokenizer = load_tokenizer(spec.tokenizer_path)
     ids = tokenizer.encode_batch([text.strip()], max_tokens=spec.tokenize.max_key_tokens).ids
     vector: npt.NDArray[np.float32] = row_encoder(spec.encode)([ids.astype(np.int64)])[0]

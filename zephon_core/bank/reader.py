@@ -6,7 +6,6 @@ Nothing is loaded into memory: the matrix and the index of digests are mapped, a
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
-from zephon_core.bank.manifest import MANIFEST_NAME, VALID_NAME, read_manifest
+from zephon_core.bank.manifest import MANIFEST_NAME, VALID_NAME, parse_manifest, read_manifest
 from zephon_core.errors import CorruptArtifactError, IncompleteBankError, SpecError
 
 if TYPE_CHECKING:
@@ -40,13 +39,12 @@ class FeatureBank:
         self.path = path
         self.manifest = manifest
         self.features = self._map(manifest["bank"])
-        shape = (int(manifest["text_count"]), int(manifest["hidden_size"]))
-        if self.features.shape != shape:
-            raise CorruptArtifactError(
-                str(path / manifest["bank"]), f"has shape {self.features.shape}", wanted=f"{shape}", remedy="Rebuild the bank."
-            )
+        count = int(manifest["text_count"])
         self._digests = self._map("digests.npy")
         self._rows = self._map("rows.npy")
+        self._check_shape(manifest["bank"], self.features, (count, int(manifest["hidden_size"])), "f")
+        self._check_shape("digests.npy", self._digests, (count, 20), "u")
+        self._check_shape("rows.npy", self._rows, (count,), "u")
         self._text_offsets: npt.NDArray[np.uint64] | None = None
 
     @classmethod
@@ -159,6 +157,15 @@ class FeatureBank:
             raise CorruptArtifactError(str(self.path / name), f"can't be mapped ({error})", remedy="Rebuild the bank.") from error
         return array
 
+    def _check_shape(self, name: str, array: npt.NDArray[Any], shape: tuple[int, ...], kind: str) -> None:
+        if array.shape != shape or array.dtype.kind != kind:
+            raise CorruptArtifactError(
+                str(self.path / name),
+                f"is an array of {array.dtype} {list(array.shape)}",
+                wanted=f"{'floating-point' if kind == 'f' else 'unsigned'} numbers {list(shape)}, as {MANIFEST_NAME} says",
+                remedy="Rebuild the bank, or copy it again.",
+            )
+
 
 def check_size(path: Path, wanted_bytes: int) -> None:
     """Raise CorruptArtifactError unless the file has this many bytes."""
@@ -186,7 +193,7 @@ def _local_copy(url: str) -> Path:
     folder = default_store_root() / "remote" / hashlib.sha256(raw).hexdigest()
     if not (folder / MANIFEST_NAME).exists():
         folder.mkdir(parents=True, exist_ok=True)
-        for name in json.loads(raw)["files"]:
+        for name in parse_manifest(raw, f"{url}/{MANIFEST_NAME}")["files"]:
             filesystem.get_file(f"{root}/{name}", str(folder / name))
         (folder / MANIFEST_NAME).write_bytes(raw)
     return folder

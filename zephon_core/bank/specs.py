@@ -10,9 +10,10 @@ import os
 from enum import StrEnum
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from zephon_core.models import ModelSpec
+from zephon_core.models.plugins import is_plugin
 from zephon_core.tokenizers import TokenizerBackend
 
 __all__ = [
@@ -90,7 +91,7 @@ class FieldSpec(_Frozen):
     kind: str = Field(
         default="",
         title="Kind",
-        description="What the texts are counted as. Empty: the path's first name, in the singular.",
+        description="What the texts are counted as: letters, digits, - and _. Empty: the path's first name, in the singular.",
         max_length=64,
         pattern=r"^[A-Za-z0-9_-]*$",
     )
@@ -190,6 +191,14 @@ class EncodeSpec(_Frozen):
         description="Call a bank complete although some rows came out as NaN, infinite or beyond float16; readers mask them.",
     )
 
+    @field_validator("pooling", "grouping")
+    @classmethod
+    def _a_plugin_pools_by_itself(cls, value: Any, info: ValidationInfo) -> Any:
+        model = info.data.get("model")
+        if model is not None and is_plugin(model.path) and value != cls.model_fields[str(info.field_name)].default:
+            raise ValueError(f"is {value}, which {model.path} can't do: it gives one vector a text, for equally long texts")
+        return value
+
 
 class BankSpec(_Frozen):
     """A feature bank: every distinct text of the sources, encoded once by a frozen transformer."""
@@ -197,7 +206,8 @@ class BankSpec(_Frozen):
     name: str = Field(
         default="bank",
         title="Name",
-        description="What people call this bank; it names runs and pages, and changes nothing in the bank.",
+        description="What people call this bank (it names runs and pages, and changes nothing in the bank): up to 64 letters, "
+        "digits, dots, - and _, the first a letter or digit.",
         pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$",
     )
     scan: ScanSpec = Field(title="Scan")
@@ -214,6 +224,14 @@ class BankSpec(_Frozen):
         title="Extend",
         description="Folder of a bank to extend: its rows stay, only texts it lacks are encoded. If there is none, one is begun.",
     )
+
+    @model_validator(mode="after")
+    def _a_plugin_brings_no_tokenizer(self) -> BankSpec:
+        if is_plugin(self.encode.model.path) and not self.tokenize.tokenizer:
+            raise ValueError(
+                f"the model {self.encode.model.path} brings no tokenizer; name one with --tokenizer (spec.tokenize.tokenizer)"
+            )
+        return self
 
     @property
     def tokenizer_path(self) -> str:

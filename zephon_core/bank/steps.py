@@ -24,7 +24,7 @@ from zephon_core.bank.recipes import BankIdentity, BankRecipes, BaseBank, all_so
 from zephon_core.bank.scan import scan_texts
 from zephon_core.bank.specs import BankSpec, RunOptions
 from zephon_core.bank.tokens import tokenize_texts
-from zephon_core.errors import LeaseHeldError, MissingArtifactError, PoisonError
+from zephon_core.errors import ArtifactError, LeaseHeldError, MissingArtifactError, PoisonError, SourceChangedError
 from zephon_core.locks import is_held
 from zephon_core.progress import NULL_PROGRESS, Progress
 from zephon_core.readers.sources import check_unchanged
@@ -43,6 +43,8 @@ __all__ = [
     "scan",
     "tokenize",
 ]
+
+_FINISHING_ATTEMPTS = 2
 
 
 @dataclass(frozen=True)
@@ -110,9 +112,9 @@ def tokenize(
         return store.build(recipes.tokens, lambda directory: _same_tokens(base, directory), force=force, progress=progress)
 
     def produce(directory: Path) -> dict[str, Any]:
-        return tokenize_texts(
-            texts.path / "texts.jsonl", count, _tokenizer(spec), spec.tokenize, directory, run=run, store=store, progress=progress
-        )
+        tokenizer = _tokenizer(spec, identity)
+        source = texts.path / "texts.jsonl"
+        return tokenize_texts(source, count, tokenizer, spec.tokenize, directory, run=run, store=store, progress=progress)
 
     built = store.build(inner.tokens, produce, force=force, progress=progress)
     if base is None:
@@ -186,22 +188,32 @@ def _encode_blocks(
             if not force and (ref := store.find("features", recipe.fingerprint)):
                 return EncodeResult(Built(ref, cached=True), read_outcome(ref.path))
             partial = store.partial(recipe, shared=run.part is not None)
-        outcome = encode_tokens(tokens.path, spec.encode, partial, run=run, progress=progress, identity=recipe.inputs)
+        outcome = encode_tokens(
+            tokens.path, spec.encode, partial, run=run, progress=progress, identity=recipe.inputs, hash_file=store.memo.sha256
+        )
     if outcome.encoded_rows < outcome.text_count:
         return EncodeResult(None, outcome)
     ref = _commit_features(recipe, outcome, store, progress)
-    return EncodeResult(Built(ref, cached=False), read_outcome(ref.path))
+    return EncodeResult(Built(ref, cached=False) if ref else None, read_outcome(ref.path) if ref else outcome)
 
 
-def _commit_features(recipe: Recipe, outcome: EncodeOutcome, store: ArtifactStore, progress: Progress) -> ArtifactRef:
-    """Make an encode of which no row is missing the finished artifact, unless another process did so in the meantime."""
+def _commit_features(recipe: Recipe, outcome: EncodeOutcome, store: ArtifactStore, progress: Progress) -> ArtifactRef | None:
+    """Make a finished encode the artifact, unless another process did so.
+
+    Returns None where all rows are there but the encode isn't finished: whoever encoded the last rows is at that, or was killed,
+    and then the next run does it.
+    """
+    partial = store.partial_path(recipe)
     with store.lease(recipe.key, progress) as lease:
-        state = EncodeState.read(store.partial_path(recipe))
-        if state is not None:
-            with state.finishing():  # until whoever wrote the tables has removed all ledgers
-                state.sweep()
-            return store.commit(recipe, asdict(outcome), lease, seconds=outcome.seconds, progress=progress)
-    return _needed(store, recipe)
+        state = EncodeState.read(partial)
+        if state is None:
+            return _needed(store, recipe)
+        with state.finishing():  # until whoever writes the tables has removed all ledgers
+            state = EncodeState.read(partial)
+            if state is None or not state.finished:
+                return None
+            state.sweep()
+        return store.commit(recipe, asdict(outcome), lease, seconds=outcome.seconds, progress=progress)
 
 
 def _same_tokens(base: BaseBank, directory: Path) -> dict[str, Any]:
@@ -243,12 +255,18 @@ def assemble(
     """
     recipes = bank_recipes(spec, identity)
     output = Path(run.output) if run.output else None
-    features = _features(spec, identity, recipes, store, progress)
-    while features is None:
+    finishing = _FINISHING_ATTEMPTS
+    while (features := _features(spec, identity, recipes, store, progress)) is None:
+        if _all_rows_there(spec, recipes, store):
+            # Other parts have done the rest since this process looked: whoever comes first finishes it.
+            if not finishing:
+                return None
+            finishing -= 1
+            encode(spec, identity, run, store=store, progress=progress)
+            continue
         # An unfinished extension has nothing to show beside its base.
         if output is None or identity.base is not None or _publish_unfinished(spec, identity, run, recipes, store, output):
             return None
-        features = _features(spec, identity, recipes, store, progress)
     record = store.record(features)
     parts = replace(
         _parts_of(spec, identity, run, recipes, store, features.path, read_outcome(features.path)),
@@ -284,10 +302,9 @@ def _features(
     inner = (recipes.added or recipes).features
     if not store.find("features", inner.fingerprint):
         outcome = read_standing(store.partial_path(inner), allow_poison=spec.encode.allow_poison)
-        if outcome is not None:
-            if outcome.encoded_rows < outcome.text_count:
-                return None
-            _commit_features(inner, outcome, store, progress)
+        unfinished = outcome is not None and outcome.encoded_rows < outcome.text_count
+        if unfinished or (outcome is not None and _commit_features(inner, outcome, store, progress) is None):
+            return None
     ref = _needed(store, inner)
     if identity.base is None:
         return ref
@@ -295,20 +312,31 @@ def _features(
     return _joined_features(identity.base, recipes, ref, store=store, progress=progress, matrix=matrix).ref
 
 
+def _all_rows_there(spec: BankSpec, recipes: BankRecipes, store: ArtifactStore) -> bool:
+    outcome = read_standing(store.partial_path((recipes.added or recipes).features), allow_poison=spec.encode.allow_poison)
+    return outcome is not None and outcome.encoded_rows == outcome.text_count
+
+
 def _publish_unfinished(
     spec: BankSpec, identity: BankIdentity, run: RunOptions, recipes: BankRecipes, store: ArtifactStore, output: Path
 ) -> bool:
-    """Publish a copy of what is encoded so far; return false if another process has finished the encode in the meantime."""
+    """Publish a copy of what is encoded so far; return false if other processes have encoded the rest in the meantime."""
     encoded = store.partial_path(recipes.features)
     outcome = read_standing(encoded, allow_poison=spec.encode.allow_poison)
     if outcome is None:
         return False
     if not outcome.encoded_rows:
         return True  # nothing to show yet
+    if outcome.encoded_rows == outcome.text_count:
+        return False
     try:
         publish_folder(_parts_of(spec, identity, run, recipes, store, encoded, outcome), output)
     except EncodeMovedError:
         return False
+    except ArtifactError:
+        if store.find("features", recipes.features.fingerprint) is None:
+            raise
+        return False  # the finished bank is there already
     return True
 
 
@@ -346,8 +374,13 @@ def _needed(store: ArtifactStore, recipe: Recipe) -> ArtifactRef:
     return ref
 
 
-def _tokenizer(spec: BankSpec) -> Tokenizer:
-    return load_tokenizer(spec.tokenizer_path)
+def _tokenizer(spec: BankSpec, identity: BankIdentity) -> Tokenizer:
+    tokenizer = load_tokenizer(spec.tokenizer_path)
+    if tokenizer.content_sha256 != identity.tokenizer_sha256:
+        raise SourceChangedError(
+            spec.tokenizer_path, "was changed since this run identified it", remedy="Run again once nothing writes to it any more."
+        )
+    return tokenizer
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """Check that a bank is what it says, at three depths.
 
-sizes: the manifest, every file's size, the shapes of the arrays. checksums: also every file's SHA-256, and that digests, rows
+sizes: the manifest, every file's size, the shapes of the arrays, and that the ledger of blocks bears out what the manifest says of
+completeness. checksums: also every file's SHA-256, and that digests, rows
 and texts belong together. reencode: also a sample of rows encoded again and compared with the matrix.
 """
 
@@ -15,8 +16,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from zephon_core.bank.encode import EncodeOutcome, read_outcome, valid_rows
 from zephon_core.bank.reader import FeatureBank, check_size
-from zephon_core.errors import CorruptArtifactError
+from zephon_core.errors import CorruptArtifactError, MismatchError, SpecError
 from zephon_core.fingerprint import file_sha256
 from zephon_core.progress import NULL_PROGRESS, Progress
 
@@ -59,8 +61,11 @@ def verify_bank(
     """Check the bank in the folder `path`; return what was checked, in order, stopping where going on makes no sense.
 
     encode: turns token ids into features as the bank's encoder does (see `zephon_core.bank.encode.row_encoder`); needed for
-    the level reencode. sample: how many rows to encode again, spread evenly over the length-sorted order.
+    the level reencode. sample: how many rows to encode again, spread evenly over the length-sorted order, at least 1.
+    Raises MissingArtifactError, SpecError.
     """
+    if sample < 1:
+        raise SpecError("sample", f"is {sample}", wanted="how many rows to encode again, at least 1")
     try:
         bank = FeatureBank.open(path, partial=True)
     except CorruptArtifactError as error:
@@ -69,14 +74,43 @@ def verify_bank(
     checks = [
         Check("sizes", True, f"{len(manifest['files'])} files"),
         Check("complete", manifest["complete"], f"{manifest['encoded_rows']:,} of {manifest['text_count']:,} rows encoded"),
+        _check_ledger(bank),
     ]
     if level is not Level.SIZES:
         checks += _check_contents(bank, progress)
     if level is Level.REENCODE and all(check.ok for check in checks if check.name != "complete"):
         if encode is None:
-            raise ValueError("the level reencode needs an encoder")
+            raise SpecError("encode", "is missing", wanted="an encoder for the level reencode (see `row_encoder`)")
         checks.append(_check_features(bank, encode, sample))
     return checks
+
+
+def _check_ledger(bank: FeatureBank) -> Check:
+    """Compare what the manifest says of completeness with what follows from the ledger of blocks that lies beside it."""
+    try:
+        outcome = read_outcome(bank.path)
+        valid = valid_rows(bank.path, bank.path)
+    except (CorruptArtifactError, MismatchError) as error:
+        return Check("ledger", False, str(error))
+    except (OSError, ValueError, LookupError, TypeError) as error:  # a ledger that is whole in size, and yet none
+        return Check("ledger", False, f"the ledger of blocks can't be read ({error})")
+    said = {name: bank.manifest[name] for name in ("text_count", "hidden_size", "encoded_rows", "poison_rows", "complete")}
+    found = _as_manifest(outcome, allow_poison=bank.manifest["spec"]["encode"].get("allow_poison") is True)
+    differ = [name for name in said if said[name] != found[name]]
+    wrong = [f"{name} is {said[name]} in the manifest and {found[name]} in the ledger" for name in differ]
+    if not wrong and not np.array_equal(valid, bank.valid):
+        wrong = [f"{int((valid != bank.valid).sum()):,} rows are marked as valid that aren't in the ledger, or the other way round"]
+    return Check("ledger", not wrong, "; ".join(wrong) or f"{outcome.blocks_done:,} of {outcome.blocks:,} blocks on record")
+
+
+def _as_manifest(outcome: EncodeOutcome, *, allow_poison: bool) -> dict[str, Any]:
+    return {
+        "text_count": outcome.text_count,
+        "hidden_size": outcome.hidden_size,
+        "encoded_rows": outcome.encoded_rows,
+        "poison_rows": outcome.poison_rows,
+        "complete": outcome.encoded_rows == outcome.text_count and (allow_poison or not outcome.poison_rows),
+    }
 
 
 def _check_contents(bank: FeatureBank, progress: Progress) -> Iterator[Check]:
@@ -146,5 +180,5 @@ def _check_features(bank: FeatureBank, encode: Encode, sample: int) -> Check:
     cosine = float(
         np.min((stored * again).sum(1) / np.maximum(np.linalg.norm(stored, axis=1) * np.linalg.norm(again, axis=1), 1e-30))
     )
-    lowest = LOWEST_COSINE[bank.manifest["precision"]]
+    lowest = LOWEST_COSINE.get(bank.manifest["precision"], min(LOWEST_COSINE.values()))
     return Check("reencode", cosine >= lowest, f"{len(rows)} rows: lowest cosine {cosine:.7f}, largest deviation {deviation:.2e}")

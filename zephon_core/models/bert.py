@@ -7,7 +7,7 @@ don't depend on the rows beside it, bit by bit, so it doesn't matter to them how
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import groupby
@@ -65,7 +65,28 @@ def bert_names(folder: ModelFolder) -> dict[str, str] | None:
         if found is None:
             return None
         names[name] = found
-    return names
+    return names if _fits(folder, names) else None
+
+
+def _fits(folder: ModelFolder, names: Mapping[str, str]) -> bool:
+    """Tell whether config.json and the tensors' shapes agree; where they don't, transformers says what is wrong."""
+    config = folder.config
+    width, heads = config.get("hidden_size"), config.get("num_attention_heads")
+    if not isinstance(width, int) or not isinstance(heads, int) or heads < 1 or width % heads:
+        return False
+    if not isinstance(config.get("layer_norm_eps", 1e-12), float | int):
+        return False
+    rows = (config.get("vocab_size"), config.get("max_position_embeddings"), config.get("type_vocab_size"))
+    shapes = {table: (count, width) for table, count in zip(_TABLES, rows, strict=True)}
+    for layer in range(folder.layer_count):
+        place = f"encoder.layer.{layer}"
+        shapes |= {f"{place}.attention.self.{part}.weight": (width, width) for part in ("query", "key", "value")}
+        shapes[f"{place}.intermediate.dense.weight"] = (config.get("intermediate_size"), width)
+    return all(
+        found == asked or asked is None  # a setting that is left out
+        for name, wanted in shapes.items()
+        for found, asked in zip(folder.tensors[names[name]].shape, wanted, strict=True)
+    )
 
 
 @dataclass(frozen=True)

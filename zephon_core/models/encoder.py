@@ -20,6 +20,7 @@ __all__ = [
     "Encoder",
     "EncoderOptions",
     "bytes_a_weight",
+    "check_device",
     "check_ids",
     "forward_name",
     "import_torch",
@@ -98,6 +99,8 @@ def forward_name(spec: ModelSpec, *, device: str) -> str:
 def load_encoder(spec: ModelSpec, options: EncoderOptions | None = None) -> Encoder:
     """Load a frozen model. Raises ModelError, SpecError or MissingExtraError (a package that isn't installed)."""
     options = options or EncoderOptions()
+    if options.device != "cpu":
+        check_device(options)
     if is_plugin(spec.path):
         if options.pooling != "model":
             raise SpecError("pooling", f"is {options.pooling}", wanted=f"model: {spec.path} gives one vector a text by itself")
@@ -108,6 +111,13 @@ def load_encoder(spec: ModelSpec, options: EncoderOptions | None = None) -> Enco
 
     modes = pooling_modes(folder, options.pooling)
     if spec.engine is Engine.OPENVINO:
+        if options.device != "cpu":
+            raise SpecError(
+                "device",
+                f"is {options.device}",
+                wanted="cpu: openvino runs on the CPU only",
+                remedy="Set device: cpu or engine: torch.",
+            )
         from zephon_core.models.openvino_engine import OpenVinoEncoder
 
         return OpenVinoEncoder(folder, spec, modes)
@@ -133,6 +143,14 @@ def load_reference(spec: ModelSpec, options: EncoderOptions) -> Encoder:
     folder = read_model_folder(spec.path)
     plain = ModelSpec(path=spec.path, remote_code=spec.remote_code)
     return TransformerEncoder(folder, plain, pooling_modes(folder, options.pooling), options, onednn=False, pack=False)
+
+
+def check_device(options: EncoderOptions) -> None:
+    """Raise SpecError unless the GPU that is asked for is there, before whatever would use it fails in its own words."""
+    cuda = import_torch().cuda
+    index = int(options.device.partition(":")[2] or 0)
+    if not cuda.is_available() or index >= cuda.device_count():
+        raise SpecError("device", f"is {options.device}", wanted="a GPU of this machine", remedy="Set device: auto or cpu.")
 
 
 def check_ids(encoder: Encoder, ids: npt.NDArray[np.int64], *, where: str) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+
+from zephon_core.models.plugins import is_plugin
 
 __all__ = ["Engine", "ModelSpec", "Precision", "Quantization"]
 
@@ -62,3 +64,11 @@ class ModelSpec(BaseModel):
     @classmethod
     def _from_text(cls, value: Any) -> Any:
         return {"path": value} if isinstance(value, str) else value
+
+    @field_validator("dtype", "quantization", "backbone", "engine", "remote_code")
+    @classmethod
+    def _a_plugin_decides_by_itself(cls, value: Any, info: ValidationInfo) -> Any:
+        path = info.data.get("path", "")
+        if is_plugin(path) and value != cls.model_fields[str(info.field_name)].default:
+            raise ValueError(f"is {value}, which does nothing: {path} loads and runs its model by itself; leave it out")
+        return value

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from zephon_core.errors import MissingExtraError, ModelError, SpecError
-from zephon_core.models.encoder import EncoderOptions
+from zephon_core.errors import MissingExtraError, ModelError
+from zephon_core.models.encoder import EncoderOptions, check_device
 from zephon_core.models.folder import ModelFolder
 from zephon_core.models.linear import swap_linears
 from zephon_core.models.plugins import memory_switched_off
@@ -22,6 +24,18 @@ if TYPE_CHECKING:
     import torch
 
 __all__ = ["TransformerEncoder", "load_transformer"]
+
+_UNUSED_PARTS = ("pooler", "lm_head", "cls.", "predictions", "classifier", "score.")
+"""Parts of a model that its last hidden states don't depend on."""
+_MOST_NAMED = 3
+_LONGEST_REASON = 400
+_SPEAKING_ERRORS = (ValueError, OSError, RuntimeError, ImportError)
+_LOADING_ERRORS = (*_SPEAKING_ERRORS, LookupError, TypeError, AttributeError, ArithmeticError)
+_REMEDY = "Download the model again, or correct its config.json."
+_NOISE = {
+    "bitsandbytes.autograd._functions": "MatMul8bitLt: inputs will be cast",  # at every single product
+    "bitsandbytes.backends.cpu.ops": "Failed to load CPU gemm_4bit_forward",  # a faster kernel from the network, if it were there
+}
 
 
 class TransformerEncoder:
@@ -49,7 +63,6 @@ class TransformerEncoder:
         self._modes = modes
         self._device = choose_device(options)
         self._outer = spec.backbone == "outer"
-        self._eight_bits = spec.quantization is Quantization.INT8
         self._model = load_transformer(folder, spec, self._device, outer=self._outer)
         self._path = spec.path
         if onednn:
@@ -60,7 +73,7 @@ class TransformerEncoder:
         """See `Encoder.encode`. Each block is a forward pass; on a GPU all are queued before the first result is awaited."""
         import torch
 
-        with torch.inference_mode(), self._quiet():
+        with torch.inference_mode():
             results = [self._to_host(self._pooled(self._to_device(ids), None, None)) for ids in groups]
             if self._device.type == "cuda":
                 torch.cuda.synchronize(self._device)
@@ -70,7 +83,7 @@ class TransformerEncoder:
         """See `Encoder.encode_padded`. Padding is masked in attention and left out of the pooling."""
         import torch
 
-        with torch.inference_mode(), self._quiet():
+        with torch.inference_mode():
             counts = self._to_device(lengths)
             mask = torch.arange(ids.shape[1], device=self._device)[None, :] < counts[:, None]
             result = self._to_host(self._pooled(self._to_device(ids), mask.long(), counts))
@@ -112,28 +125,18 @@ class TransformerEncoder:
             return pooled
         return torch.empty(pooled.shape, dtype=pooled.dtype, pin_memory=True).copy_(pooled, non_blocking=True)
 
-    @contextmanager
-    def _quiet(self) -> Iterator[None]:
-        """Keep bitsandbytes from announcing the cast of its inputs at every single product."""
-        if not self._eight_bits:
-            yield
-            return
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="MatMul8bitLt")
-            yield
-
 
 def choose_device(options: EncoderOptions) -> torch.device:
     """Return the device asked for, its memory capped. Raises SpecError if there is none such here."""
     import torch
 
+    if options.device == "cpu":
+        return torch.device("cpu")
+    check_device(options)
     device = torch.device(options.device)
-    if device.type == "cuda":
-        if not torch.cuda.is_available() or (device.index or 0) >= torch.cuda.device_count():
-            raise SpecError("device", f"is {options.device}", wanted="a GPU of this machine", remedy="Set device: auto or cpu.")
-        if options.gpu_memory_gb:
-            total = torch.cuda.get_device_properties(device).total_memory
-            torch.cuda.set_per_process_memory_fraction(min(1.0, options.gpu_memory_gb * 1e9 / total), device)
+    if options.gpu_memory_gb:
+        total = torch.cuda.get_device_properties(device).total_memory
+        torch.cuda.set_per_process_memory_fraction(min(1.0, options.gpu_memory_gb * 1e9 / total), device)
     return device
 
 
@@ -150,27 +153,67 @@ def load_transformer(folder: ModelFolder, spec: ModelSpec, device: torch.device,
         raise MissingExtraError(
             spec.path, "needs transformers", remedy='Install it with `pip install "zephon-flows[encode]"`.'
         ) from error
+    from huggingface_hub.errors import StrictDataclassError
+
     settings: dict[str, Any] = {
         "dtype": getattr(torch, spec.dtype.value),
         "use_safetensors": True,
         "local_files_only": True,
         "trust_remote_code": _remote_code_allowed(folder, spec),
+        "ignore_mismatched_sizes": True,  # they are named below
+        "output_loading_info": True,
     }
     if spec.quantization is not Quantization.NONE:
         settings |= {"quantization_config": _quantization(spec, settings["dtype"]), "device_map": {"": str(device)}}
     with _quiet_loading():
         try:
-            model = _model_class(folder, outer=outer).from_pretrained(folder.path, **settings)
-        except (ValueError, OSError, KeyError, RuntimeError) as error:
+            model, info = _model_class(folder, outer=outer).from_pretrained(folder.path, **settings)
+        except StrictDataclassError as error:
+            raise ModelError(
+                str(folder.path / "config.json"),
+                f"contradicts itself ({' '.join(str(error).split())[:_LONGEST_REASON]})",
+                remedy=_REMEDY,
+            ) from error
+        except _LOADING_ERRORS as error:
             if isinstance(error, torch.OutOfMemoryError):
                 raise
             raise ModelError(
-                str(folder.path), f"can't be loaded by transformers {transformers.__version__} ({_first_line(error)})"
+                str(folder.path), f"can't be loaded by transformers {transformers.__version__} ({_one_line(error)})"
             ) from error
+    _check_weights(folder, info)
     model.config.use_cache = False
     if spec.quantization is Quantization.NONE:
         model.to(device)
     return model.eval().requires_grad_(False)
+
+
+def _check_weights(folder: ModelFolder, info: Mapping[str, Any]) -> None:
+    """Raise ModelError where config.json asks for tensors that the weights lack, or have in another shape.
+
+    transformers would put random numbers in their place.
+    """
+    wrong = sorted(
+        f"{name} ({list(there)} there, {list(asked)} asked for)"
+        for name, there, asked in info["mismatched_keys"]
+        if not _is_unused(name)
+    )
+    if wrong:
+        raise ModelError(
+            str(folder.path / "config.json"), f"asks for other shapes than the weights have: {_some(wrong)}", remedy=_REMEDY
+        )
+    if missing := sorted(name for name in info["missing_keys"] if not _is_unused(name)):
+        raise ModelError(
+            str(folder.path / "config.json"), f"asks for tensors that the weights lack: {_some(missing)}", remedy=_REMEDY
+        )
+
+
+def _is_unused(name: str) -> bool:
+    return any(part in name for part in _UNUSED_PARTS)
+
+
+def _some(names: Sequence[str]) -> str:
+    more = len(names) - _MOST_NAMED
+    return ", ".join(names[:_MOST_NAMED]) + (f" and {more:,} more" if more > 0 else "")
 
 
 def _model_class(folder: ModelFolder, *, outer: bool) -> Any:
@@ -205,6 +248,8 @@ def _remote_code_allowed(folder: ModelFolder, spec: ModelSpec) -> bool:
 
 
 def _quantization(spec: ModelSpec, dtype: torch.dtype) -> Any:
+    for name, noise in _NOISE.items():
+        logging.getLogger(name).addFilter(_Without(noise))  # it is left in place: all of it comes while the model runs
     try:
         import bitsandbytes  # noqa: F401
     except ImportError as error:
@@ -225,19 +270,30 @@ def _quiet_loading() -> Iterator[None]:
     """Keep transformers' bars and reports off the terminal while it loads, and put its settings back."""
     from transformers.utils import logging as transformers_logging
 
-    logging: Any = transformers_logging
-    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
+    reports: Any = transformers_logging
+    level, bars = reports.get_verbosity(), reports.is_progress_bar_enabled()
+    reports.set_verbosity_error()
+    reports.disable_progress_bar()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)
             yield
     finally:
-        logging.set_verbosity(level)
+        reports.set_verbosity(level)
         if bars:
-            logging.enable_progress_bar()
+            reports.enable_progress_bar()
 
 
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+@dataclass(frozen=True)
+class _Without:
+    """A filter of log records that keeps out those that begin with a text; equal ones count as one to a logger."""
+
+    beginning: str
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return not str(record.msg).startswith(self.beginning)
+
+
+def _one_line(error: BaseException) -> str:
+    words = " ".join(str(error).split())[:_LONGEST_REASON]
+    return words if words and isinstance(error, _SPEAKING_ERRORS) else f"{type(error).__name__}: {words}".removesuffix(": ")

@@ -92,16 +92,36 @@ def _iter_jsonl(source: Source, max_row_bytes: int) -> Iterator[Row]:
                 continue
             payload = parse_line(line)
         except RowProblem as problem:
-            raise row_error(origin, problem, "Fix the row.") from None
+            raw = line.head if isinstance(line, LongLine) else line
+            raise row_error(origin, problem, "Fix the row.", raw) from None
         yield Row(origin, payload)
 
 
-def row_error(origin: Origin, problem: RowProblem, remedy: str) -> BadRowError:
-    """Say where a bad row stands and what is wrong with it."""
+def row_error(origin: Origin, problem: RowProblem, remedy: str, raw: bytes = b"") -> BadRowError:
+    """Say where a bad row stands and what is wrong with it.
+
+    raw: how its line begins; if the very first line shows that the file is no JSONL, the remedy is another one.
+    """
     where = f"{origin.source.url}:{origin.row}"
     if origin.byte_offset is not None:
         where += f" (byte {origin.byte_offset:,})"
-    return BadRowError(where, problem.found, wanted=problem.wanted, remedy=remedy)
+    other = _other_format(origin.source.url, raw) if origin.row == 1 and origin.source.format == "jsonl" else ""
+    return BadRowError(where, problem.found, wanted=problem.wanted, remedy=other or remedy)
+
+
+def _other_format(url: str, raw: bytes) -> str:
+    """Say what a file is, if its name or its first line show that it isn't one row a line."""
+    name = url.lower()
+    begin = raw.lstrip()
+    if raw.startswith((b"\xff\xfe", b"\xfe\xff")) or b"\0" in raw[:64]:
+        return "The file is no JSONL: it looks like UTF-16. Save it as UTF-8, one JSON object a line."
+    if name.endswith((".csv", ".tsv", ".csv.gz", ".tsv.gz", ".csv.zst", ".tsv.zst")):
+        return "The file is no JSONL but a table of text. Convert it: one JSON object a line, or Parquet."
+    if begin.startswith(b"["):
+        return "The file is no JSONL but one JSON array. Write its items one a line (jq -c '.[]' FILE > FILE.jsonl)."
+    if begin.strip() == b"{":
+        return "The file is no JSONL: its rows go over several lines. Write each on one line (jq -c . FILE > FILE.jsonl)."
+    return ""
 
 
 def too_long(length: int, max_row_bytes: int) -> RowProblem:

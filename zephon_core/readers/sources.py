@@ -43,10 +43,12 @@ _FORMATS = {
     ".feather": "arrow",
     ".ipc": "arrow",
 }
+_COMMON_SCHEMES = ("s3", "gs", "az", "hf", "http", "https", "ftp", "sftp", "hdfs", "file")
 _COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
 _NAMED = re.compile(r"([A-Za-z0-9_-]+)=(.+)", re.DOTALL)
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*(::|://)")
 _TRANSPORT_ERRORS = (("botocore.exceptions", "BotoCoreError"), ("botocore.exceptions", "ClientError"), ("aiohttp", "ClientError"))
+_LOOK_AGAIN = "Check the path and the folder that it starts from; globs (data/*.jsonl) and URLs (s3://…) are allowed."
 _HEAD_BYTES = 4096
 _CHUNK_BYTES = 1 << 20
 
@@ -96,6 +98,8 @@ def check_unchanged(source: Source, *, memo: FileMemo | None = None) -> None:
 
 def expand_source(text: str) -> list[tuple[str, str]]:
     """Split `NAME=URL` and expand a glob: [(name, url), …], sorted by url. A path that exists as written has no name."""
+    if not text.strip():
+        raise InputError("source", "is empty", wanted="a path, a glob or a URL, or NAME= and one of these", remedy="Name a file.")
     if _exists(text) or (glob.has_magic(text) and _SCHEME.match(text) is None and _glob(text)):
         return [("", url) for url in _expand(text)]
     named = _NAMED.fullmatch(text)
@@ -153,7 +157,7 @@ def open_source(url: str, *, buffered: bool = False) -> Iterator[BinaryIO]:
         with cast(BinaryIO, path.open("rb", buffering=-1 if buffered else 0) if path else _fsspec_open(url)) as handle:
             yield handle
     except FileNotFoundError:
-        raise InputError(url, "does not exist") from None
+        raise _absent(url) from None
     except transport_errors() as error:
         raise InputError(url, f"can't be read ({_reason(error)})") from error
 
@@ -229,11 +233,19 @@ def _expand(url: str) -> list[str]:
     if mode:
         raise InputError(url, "is no regular file", remedy="A source is read more than once: save it to a file first.")
     if not glob.has_magic(str(path)):
-        raise InputError(url, "does not exist")
+        raise _absent(url)
     found = [match for match in _glob(str(path)) if S_ISREG(_mode(Path(match)))]
     if not found:
-        raise InputError(url, "matches no file")
+        raise _no_match(url)
     return found
+
+
+def _absent(url: str) -> InputError:
+    return InputError(url, "does not exist", remedy=_LOOK_AGAIN)
+
+
+def _no_match(url: str) -> InputError:
+    return InputError(url, "matches no file", remedy=_LOOK_AGAIN)
 
 
 def _expand_remote(url: str) -> list[str]:
@@ -245,7 +257,7 @@ def _expand_remote(url: str) -> list[str]:
     except transport_errors() as error:
         raise InputError(url, f"can't be listed ({_reason(error)})") from error
     if not found:
-        raise InputError(url, "matches no file")
+        raise _no_match(url)
     return [str(system.unstrip_protocol(match)) for match in found]
 
 
@@ -258,7 +270,16 @@ def file_system(url: str) -> tuple[Any, str]:
     except ImportError as error:
         raise MissingExtraError(url, f"needs a package that isn't installed ({error})", remedy="Install it with pip.") from error
     except ValueError as error:
-        raise InputError(url, f"can't be opened ({error})") from error
+        scheme = url.partition("://")[0].rpartition("::")[2]
+        if scheme not in fsspec.available_protocols():
+            known = ", ".join(f"{name}://" for name in _COMMON_SCHEMES)
+            raise InputError(
+                url,
+                f"is in a file system that fsspec doesn't know ({scheme}://)",
+                wanted=f"a path or one of {known}, …",
+                remedy=_LOOK_AGAIN,
+            ) from error
+        raise InputError(url, f"can't be opened ({error})", remedy=_LOOK_AGAIN) from error
     return system, str(path)
 
 

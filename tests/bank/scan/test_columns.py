@@ -160,7 +160,7 @@ def test_columns_of_other_types(tmp_path, column, found):
     path = write_ipc(stored, tmp_path / "a.arrow")
     with pytest.raises(BadRowError) as caught:
         scan(path)
-    assert str(caught.value) == f"{path}:2: {found}. Fix the row, or set on_bad_row: quarantine."
+    assert str(caught.value) == f"{path}:2: {found}. Fix the row, or set on_bad_row (--on-bad-row) to quarantine."
     _, statistics = scan(path, fields=["other", "query"], on_bad_row="quarantine")
     assert (statistics["distinct"], statistics["bad_rows"]) == (1, {"not text": 1})
 

@@ -90,10 +90,14 @@ def test_a_single_bad_row_stops_the_scan_and_is_named(tmp_path, monkeypatch):
     Path("train.jsonl").write_bytes(good + b'{"query": 7}\n{"query": 8}\n')
     with pytest.raises(BadRowError) as caught:
         scan(tmp_path, "train.jsonl")
-    message = (
-        f"train.jsonl:1041 (byte {len(good):,}): 'query' is a number, expected text. Fix the row, or set on_bad_row: quarantine."
-    )
+    message = f"train.jsonl:1041 (byte {len(good):,}): 'query' is a number, expected text. Fix the row, or set on_bad_row (--on-bad-row) to quarantine."
     assert str(caught.value) == message
+
+
+def test_a_file_that_is_no_jsonl_is_said_to_be_none(tmp_path):
+    (tmp_path / "a.json").write_text(json.dumps([{"query": "a"}], indent=2))
+    with pytest.raises(BadRowError, match=r"a\.json:1 .* is broken JSON .* The file is no JSONL but one JSON array"):
+        scan(tmp_path, str(tmp_path / "a.json"))
 
 
 def test_quarantine_keeps_the_rows_and_counts_them(tmp_path):

@@ -45,10 +45,12 @@ def encode_tokens(
     run: RunOptions | None = None,
     progress: Progress = NULL_PROGRESS,
     identity: Mapping[str, str] | None = None,
+    hash_file: Callable[[Path], str] = file_sha256,
 ) -> EncodeOutcome:
     """Encode the texts whose token ids lie in `tokens`, as far as `run` asks for and as they aren't encoded in `directory` yet.
 
     identity: SHA-256 of what goes in, under "tokens" and "model"; what is missing is worked out by reading the files.
+    hash_file: returns a file's SHA-256; the model's are looked at again once it is loaded, and at the end.
     Raises InputError (no texts), ModelError, SpecError, MismatchError (the directory holds an encode of something else, with
     another model or in another manner), LeaseHeldError (another process encodes this part), WorkerError, ArtifactError (disk full).
     """
@@ -59,7 +61,7 @@ def encode_tokens(
     if not is_plugin(spec.model.path):
         check_longest(read_model_folder(spec.model.path), int(plan.lengths.max()))
     state = EncodeState.open(directory, encode_identity(tokens, spec, plan, identity or {}), len(plan))
-    work = EncodeWork(store, spec, plan, state, run or RunOptions(), progress)
+    work = EncodeWork(store, spec, plan, state, run or RunOptions(), progress, hash_file)
     for _ in range(_ATTEMPTS):
         if work.advance():
             return work.outcome()

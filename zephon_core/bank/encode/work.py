@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,7 +20,10 @@ from zephon_core.bank.encode.state import EncodeState, damaged_blocks
 from zephon_core.bank.encode.unit import TokenRows
 from zephon_core.bank.specs import EncodeSpec, RunOptions, StoreDtype
 from zephon_core.budget import BlockPlan
+from zephon_core.errors import SourceChangedError
 from zephon_core.ledger import LedgerRecords
+from zephon_core.models import model_content_sha256
+from zephon_core.models.plugins import is_plugin
 from zephon_core.progress import Progress
 
 __all__ = ["EncodeWork", "features_file"]
@@ -57,7 +61,14 @@ class EncodeWork:
     """The blocks of one plan, to be encoded as far as `run` asks for."""
 
     def __init__(
-        self, tokens: TokenRows, spec: EncodeSpec, plan: BlockPlan, state: EncodeState, run: RunOptions, progress: Progress
+        self,
+        tokens: TokenRows,
+        spec: EncodeSpec,
+        plan: BlockPlan,
+        state: EncodeState,
+        run: RunOptions,
+        progress: Progress,
+        hash_file: Callable[[Path], str],
     ) -> None:
         self._tokens = tokens
         self._spec = spec
@@ -65,6 +76,7 @@ class EncodeWork:
         self._state = state
         self._run = run
         self._progress = progress
+        self._hash_file = hash_file
         self._block_tokens = plan.block_tokens(tokens.lengths)
         self._units = plan_units(self._block_tokens)
         self._tally = _Tally()
@@ -92,10 +104,31 @@ class EncodeWork:
         with ExitStack() as stack:
             most = max(1, int(np.count_nonzero(wanted)))
             runner = stack.enter_context(open_runner(self._tokens.directory, self._spec, self._run, most_workers=most))
+            self._check_model()
             self._state.settle(forward=runner.facts.forward, hidden_size=runner.facts.hidden_size)
             if wanted.any():
                 self._encode(runner, wanted, on_record.latest_ms)
+                self._keep_or_void(np.flatnonzero(wanted))
             return self._finish(runner)
+
+    def _check_model(self) -> None:
+        """Raise SourceChangedError if the model that was loaded is not the one that this run identified."""
+        if is_plugin(self._spec.model.path):
+            return
+        if model_content_sha256(self._spec.model, hash_file=self._hash_file) != self._state.document["identity"]["model"]:
+            raise SourceChangedError(
+                self._spec.model.path,
+                "was changed since this run identified it",
+                remedy="Run again once nothing writes to it any more.",
+            )
+
+    def _keep_or_void(self, blocks: Blocks) -> None:
+        """Take the blocks of this run off the record if the model was changed meanwhile: weights may be read as they are used."""
+        try:
+            self._check_model()
+        except SourceChangedError:
+            self._void(blocks, int(self._state.records().records["finished_ms"].max(initial=0)))
+            raise
 
     def outcome(self) -> EncodeOutcome:
         """Return what is done now, and how this run went."""

@@ -126,7 +126,7 @@ class BadRows:
         row = lines_before + bad.row
         if self._spec.on_bad_row == OnBadRow.ERROR:
             origin = Origin(self._sources[source], row, bad.byte_offset)
-            raise row_error(origin, bad.problem, "Fix the row, or set on_bad_row: quarantine.")
+            raise row_error(origin, bad.problem, "Fix the row, or set on_bad_row (--on-bad-row) to quarantine.", bad.raw)
         record: dict[str, Any] = {
             "source": source,
             "row": row,

@@ -1,0 +1,107 @@
+"""A manifest says what the sources are, and one that is broken is refused in words, by key."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from zephon_core.bank import FeatureBank, build_bank
+from zephon_core.bank.manifest import read_manifest
+from zephon_core.bank.verify import verify_bank
+from zephon_core.errors import CorruptArtifactError
+
+
+@pytest.fixture
+def folder(bank_parameters, tmp_path):
+    build_bank(*bank_parameters())
+    return tmp_path / "bank"
+
+
+def change(folder, key, value):
+    """Set a value at a dotted path of the manifest, or take it out."""
+    path = folder / "manifest.json"
+    manifest = json.loads(path.read_text())
+    *parents, last = key.split("/")
+    place = manifest
+    for parent in parents:
+        place = place[int(parent) if isinstance(place, list) else parent]
+    if value is None:
+        del place[last]
+    else:
+        place[last] = value
+    path.write_text(json.dumps(manifest))
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "complaint"),
+    [
+        ("text_count", "x", "'text_count' is 'x', expected a whole number"),
+        ("text_count", 2.5, "'text_count' is 2.5, expected a whole number"),
+        ("text_count", True, "'text_count' is True, expected a whole number"),
+        ("text_count", -1, "'text_count' is -1, expected a number from 0 on"),
+        ("complete", "yes", "'complete' is 'yes', expected true or false"),
+        ("bank", 3, "'bank' is 3, expected a text"),
+        ("bank", "other.npy", "'bank' is 'other.npy', expected one of its files"),
+        ("files", [], r"'files' is \[\], expected an object"),
+        ("files/lengths.npy", [], r"'files.lengths.npy' is \[\], expected an object"),
+        ("files/lengths.npy/bytes", "9", "'files.lengths.npy.bytes' is '9', expected a whole number"),
+        ("files/lengths.npy/sha256", None, "lacks 'files.lengths.npy.sha256'"),
+        ("files/..%2Fa", {"bytes": 1, "sha256": ""}, None),
+        ("sources", {}, "'sources' is {}, expected a list"),
+        ("sources/0/url", None, r"lacks 'sources\.0\.url'"),
+        ("statistics/scan", [], r"'statistics.scan' is \[\], expected an object"),
+        ("spec", "x", "'spec' is 'x', expected an object"),
+        ("fingerprints/bank", None, "lacks 'fingerprints.bank'"),
+        ("tokenizer", None, "lacks 'tokenizer'"),
+        *(
+            (key, None, f"lacks '{key}'")
+            for key in ("hidden_size", "encoded_rows", "poison_rows", "kinds", "precision", "model_path")
+        ),
+    ],
+)
+def test_a_broken_manifest_is_named_by_key_from_every_side(folder, key, value, complaint):
+    change(folder, key.replace("%2F", "\0"), value)
+    if complaint is None:
+        text = (folder / "manifest.json").read_text().replace("\\u0000", "/")
+        (folder / "manifest.json").write_text(text)
+        complaint = "expected names of files in the folder"
+    for look in (read_manifest, FeatureBank.open):
+        with pytest.raises(CorruptArtifactError, match=rf"manifest\.json: .*{complaint}"):
+            look(folder)
+    [check] = verify_bank(folder)
+    assert not check.ok
+    assert "manifest.json" in check.seen
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"null", b"\xff"])
+def test_a_manifest_that_is_no_json_object_is_refused(folder, content):
+    (folder / "manifest.json").write_bytes(content)
+    with pytest.raises(CorruptArtifactError, match=r"manifest\.json: is no JSON"):
+        read_manifest(folder)
+
+
+@pytest.mark.parametrize(
+    ("names", "named"),
+    [
+        (["train", "eval"], (0, 1)),
+        (["eval", "train"], (1, 0)),
+        (["more", "eval", "train"], (2, 1)),
+        (["", ""], (0, 1)),
+        (["eval", "foo"], None),
+        (["foo", "train"], None),
+        (["train", "train"], None),
+        (["train", ""], None),
+        (["a", "b"], None),
+        (["", "", ""], None),
+        ([""], None),
+    ],
+)
+def test_train_and_eval_go_by_name_and_by_place_only_without_names(bank_parameters, inputs, tmp_path, names, named):
+    from small_inputs import router_rows, write_rows
+
+    paths = [write_rows(inputs / f"part-{number}.jsonl", router_rows(20 + number, 3)) for number in range(len(names))]
+    build_bank(*bank_parameters(sources=[f"{name}={path}" if name else str(path) for name, path in zip(names, paths, strict=True)]))
+    manifest = read_manifest(tmp_path / "bank")
+    found = [manifest.get(key) for key in ("train_sha256", "eval_sha256")]
+    assert found == ([manifest["sources"][place]["sha256"] for place in named] if named else [None, None])
