@@ -189,7 +189,8 @@ def _search(bank: FeatureBank, rows: Path) -> None:
     labels = [json.loads(line)[0] for line in (rows / "eval.labels.jsonl").open(encoding="utf-8")]
     kinds = np.load(bank.path / "kinds.npy", mmap_mode="r")
     functions = set(np.flatnonzero(kinds == bank.manifest["statistics"]["scan"]["kind_names"].index("candidate")).tolist())
-    console.print(f"\n[bold]search[/]\nwhich of {len(functions):,} functions does a query mean, by the first line of a docstring? Five of many, from lucky to unlucky:")
+    console.print(f"\n[bold]search[/]\nwhich of {len(functions):,} functions does a query mean, by the first line of a docstring?")
+    console.print(f"{SHOWN_QUERIES} of {len(lines)} queries, from lucky to unlucky")
     queries = bank.features[bank.rows([row["query"] for row in lines])].astype(np.float32)
     rights = bank.rows([row["candidates"][label]["text"] for row, label in zip(lines, labels, strict=True)])
     similarities = queries @ bank.features.astype(np.float32).T

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+import subprocess
+import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -125,6 +130,82 @@ def test_lower_precisions_stay_close_on_a_cpu_and_are_quiet(
         features = encoder.encode(some_ids)
     assert features.dtype == np.float32
     assert lowest_cosine(features, plain_mean(qwen_folder, some_ids)) > least
+
+
+_LOAD_QUANTISED = """
+import logging, sys
+logging.basicConfig(level=logging.WARNING)
+import numpy as np
+from zephon_core.models import EncoderOptions, ModelSpec, load_encoder
+for quantization in ("8bit", "4bit"):
+    encoder = load_encoder(ModelSpec(path=sys.argv[1], quantization=quantization), EncoderOptions(pooling="mean"))
+    encoder.encode([np.ones((2, 5), np.int64)] * 3)
+logging.getLogger("bitsandbytes.autograd._functions").warning("something else")
+"""
+
+
+def test_quantised_models_leave_the_terminal_alone(qwen_folder: Path) -> None:
+    """In a process of its own, as in a build: bitsandbytes logs when it is imported and at every product."""
+    command = [sys.executable, "-c", _LOAD_QUANTISED, str(qwen_folder)]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert result.returncode == 0, result.stderr
+    assert "MatMul8bitLt" not in result.stderr
+    assert "gemm_4bit" not in result.stderr
+    assert "something else" in result.stderr  # whatever else there is to say is heard
+
+
+def altered(folder: Path, target: Path, changes: dict[str, Any]) -> Path:
+    shutil.copytree(folder, target)
+    config = json.loads((target / "config.json").read_text())
+    (target / "config.json").write_text(json.dumps({**config, **changes}))
+    return target
+
+
+@pytest.mark.parametrize("kind", ["bert", "qwen"])
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        (
+            {"num_hidden_layers": 3, "layer_types": None},
+            r"config\.json: asks for tensors that the weights lack: .*layers?\.2\..* more\.",
+        ),
+        ({"vocab_size": 50}, r"config\.json: asks for other shapes .*: .*embed.* there, \[50, \d+\] asked for\)"),
+        ({"intermediate_size": 65}, r"config\.json: asks for other shapes .*\[65"),
+        ({"num_attention_heads": "x"}, r"config\.json: contradicts itself \(.*num_attention_heads.*\)"),
+        ({"num_attention_heads": 0}, r"can't be loaded by transformers .*ZeroDivisionError"),
+        ({"hidden_act": "nope"}, r"can't be loaded by transformers .*nope"),
+        ({"model_type": "nope"}, r"can't be loaded by transformers .*nope"),
+    ],
+)
+def test_a_config_that_contradicts_the_weights_is_named_in_one_line(
+    request: pytest.FixtureRequest, tmp_path: Path, kind: str, changes: dict[str, Any], complaint: str
+) -> None:
+    folder = altered(request.getfixturevalue(f"{kind}_folder"), tmp_path / "model", changes)
+    with pytest.raises(ModelError, match=complaint) as caught:
+        load(folder)
+    assert str(caught.value).startswith(str(folder))
+    assert "\n" not in str(caught.value)
+    assert str(caught.value).endswith("Download the model again, or correct its config.json.")
+
+
+def test_layers_that_config_and_weights_count_differently_are_a_model_error(qwen_folder: Path, tmp_path: Path) -> None:
+    """What transformers checks of a config by itself comes as an exception of its own kind."""
+    folder = altered(qwen_folder, tmp_path / "model", {"num_hidden_layers": 1, "layer_types": ["full_attention"] * 2})
+    with pytest.raises(ModelError, match=r"config\.json: contradicts itself .*num_hidden_layers.*layer_types"):
+        load(folder)
+
+
+def test_a_head_that_the_weights_lack_is_not_missed(save_model: Callable[..., Path], some_ids: list[np.ndarray]) -> None:
+    folder = save_model("BertForMaskedLM", **SMALL)  # no pooler
+    assert np.abs(load(folder, dtype="float16").encode(some_ids) - plain_mean(folder, some_ids)).max() < 1e-2
+
+
+@pytest.mark.parametrize("path", ["word:words", "folder"])
+@pytest.mark.parametrize("device", ["cuda:99", "cuda:300"])
+def test_a_gpu_that_is_not_there_is_refused_whatever_the_model(bert_folder: Path, path: str, device: str) -> None:
+    spec = ModelSpec(path=str(bert_folder) if path == "folder" else path)
+    with pytest.raises(SpecError, match=f"device: is {device}, expected a GPU of this machine. Set device: auto or cpu."):
+        load_encoder(spec, EncoderOptions(pooling="model", device=device))
 
 
 @pytest.mark.parametrize("class_name", ["BertModel", "Qwen3ForCausalLM"])

@@ -71,11 +71,9 @@ def test_primers() -> None:
 
 def test_the_identity_covers_what_decides_and_nothing_else() -> None:
     plain = TokenEstimation().identity()
-    assert TokenEstimation(primer={"a": 0.25}).identity() == plain
+    assert TokenEstimation(primer={"a": 0.25}, calibration_shards_min=5, calibration_shards_max=17).identity() == plain
     changed = {
         "calibration_samples": 4096,
-        "calibration_shards_min": 5,
-        "calibration_shards_max": 17,
         "fallback_tokens_per_byte": 0.3,
         "target_rel_error": 0.02,
         "confidence": 0.9,

@@ -41,7 +41,6 @@ def test_pairs_come_as_texts_or_as_mappings() -> None:
         ({"pins": ["a=1"], "ratio_for_all": 0.2}, "exclude"),
         ({"shares": ["b=1"]}, "no data set b"),
         ({"datasets": ["a=x", "b=y"], "shares": ["a=1"]}, "no share is given for b"),
-        ({"calibration_shards_min": 20, "calibration_shards_max": 16}, "below calibration_shards_min"),
         ({"measure": "count it"}, "package.module:function"),
         ({"target_rel_error": 0}, "greater than 0"),
         ({"special_tokens": "both"}, "bos_eos"),

@@ -38,7 +38,7 @@ _FLAGS = (
     Flag("--model", "spec.encode.model.path", str, "The frozen transformer.", "DIR|package.module:factory"),
     Flag("--output", "run.output", str, "Where the bank is published. [default: nowhere, it lies in the store]", "DIR"),
     Flag("--fields", "spec.scan.fields", str, "Field paths with commas. [default: query,candidates[].text]"),
-    Flag("--tokenizer", "spec.tokenize.tokenizer", str, "The tokenizer; a factory has none of its own. [default: the model's]", "DIR|FILE"),
+    Flag("--tokenizer", "spec.tokenize.tokenizer", str, "The tokenizer; a factory brings none. [default: the model's]", "DIR|FILE"),
     Flag("--max-key-tokens", "spec.tokenize.max_key_tokens", int, "Tokens kept of a text. [default: 256]"),
     Flag("--max-batch", "spec.encode.max_batch", int, "Most rows in a block. [default: 128]"),
     Flag("--token-budget", "spec.encode.token_budget", int, "Most tokens in a block. [default: 8192]"),

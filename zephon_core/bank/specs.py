@@ -91,7 +91,7 @@ class FieldSpec(_Frozen):
     kind: str = Field(
         default="",
         title="Kind",
-        description="What the texts are counted as: letters, digits, - and _. Empty: the path's first name, in the singular.",
+        description="Letters, digits, - and _: what the texts are counted as. Empty: the path's first name, in the singular.",
         max_length=64,
         pattern=r"^[A-Za-z0-9_-]*$",
     )
@@ -206,8 +206,8 @@ class BankSpec(_Frozen):
     name: str = Field(
         default="bank",
         title="Name",
-        description="What people call this bank (it names runs and pages, and changes nothing in the bank): up to 64 letters, "
-        "digits, dots, - and _, the first a letter or digit.",
+        description="Up to 64 letters, digits, dots, - and _, the first a letter or digit: what people call this bank. "
+        "It names runs and pages, and changes nothing in the bank.",
         pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$",
     )
     scan: ScanSpec = Field(title="Scan")

@@ -74,7 +74,7 @@ def _fits(folder: ModelFolder, names: Mapping[str, str]) -> bool:
     width, heads = config.get("hidden_size"), config.get("num_attention_heads")
     if not isinstance(width, int) or not isinstance(heads, int) or heads < 1 or width % heads:
         return False
-    if not isinstance(config.get("layer_norm_eps", 1e-12), float | int):
+    if not isinstance(config.get("layer_norm_eps", 1e-12), float | int) or not isinstance(config.get("pad_token_id") or 0, int):
         return False
     rows = (config.get("vocab_size"), config.get("max_position_embeddings"), config.get("type_vocab_size"))
     shapes = {table: (count, width) for table, count in zip(_TABLES, rows, strict=True)}

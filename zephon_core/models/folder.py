@@ -114,7 +114,8 @@ class ModelFolder:
         """The most tokens a text may have, where learnt position vectors bound it; 0 where nothing does."""
         for name, facts in self.tensors.items():
             if name.endswith(("position_embeddings.weight", "wpe.weight")) and len(facts.shape) == 2:
-                reserved = int(self.config.get("pad_token_id") or 0) + 1 if self.model_type in OFFSET_POSITIONS else 0
+                padding = self.config.get("pad_token_id")
+                reserved = (padding if isinstance(padding, int) else 0) + 1 if self.model_type in OFFSET_POSITIONS else 0
                 return facts.shape[0] - reserved
         return 0
 

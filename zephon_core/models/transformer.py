@@ -178,7 +178,7 @@ def load_transformer(folder: ModelFolder, spec: ModelSpec, device: torch.device,
             if isinstance(error, torch.OutOfMemoryError):
                 raise
             raise ModelError(
-                str(folder.path), f"can't be loaded by transformers {transformers.__version__} ({_one_line(error)})"
+                str(folder.path), f"can't be loaded by transformers {transformers.__version__} ({_one_line(error)})", remedy=_REMEDY
             ) from error
     _check_weights(folder, info)
     model.config.use_cache = False

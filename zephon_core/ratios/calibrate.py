@@ -55,7 +55,8 @@ class Measurement:
     ratio: tokens a raw byte; source: measured or fallback; interval: (low, high) at the confidence that was asked for.
     draws: measured ones; failed: those that could not be measured, as a share of all, and `reasons` says why: what they would have
     shown is not in the ratio. units: how many different ones were read or read in. bytes_read: off the disk or wire.
-    design: how it was estimated; exact: everything was counted. design_effect, degrees_of_freedom: see `Estimate`.
+    design: stratified (draws in proportion to size, two in each of many equal parts), or exact (everything was counted).
+    design_effect, degrees_of_freedom: see `Estimate`.
     loss_ratio, loss_interval: the same for loss-bearing tokens of chat rows. counted: what was counted, in words.
     reason: why it is a fallback, or what is left out. retryable: whether a later try may do better.
     """
@@ -271,7 +272,7 @@ class _Calibration:
             failed=1 - share,
             units=sampler.units_seen,
             bytes_read=sampler.bytes_read,
-            design="stratified, in proportion to size" + (f", {visits} rows a draw" if visits > 1 else ""),
+            design="stratified" + (f", {visits} rows a draw" if visits > 1 else ""),
             design_effect=estimate.design_effect,
             degrees_of_freedom=estimate.degrees_of_freedom,
             loss_ratio=loss.mean * scale if loss else None,

@@ -90,11 +90,12 @@ class TokenEstimation:
     for which nothing is read and no tokenizer is needed.
     measure: a function payload → tokens, or its name `package.module:function`, in place of text extraction and tokenizing.
     calibration_samples: draws a data set beyond which it isn't sampled further, unless its interval is still too wide.
-    calibration_shards_min, calibration_shards_max: how many shards are opened at least and at most where a shard can only be
-    read whole (compressed, tar). Others are drawn from all over.
+    calibration_shards_min, calibration_shards_max: taken from configurations of the zephon package, and without effect: draws are
+    spread over as many shards as there are, and the interval decides when there are enough.
     fallback_tokens_per_byte: the guess for a data set that can't be measured.
     target_rel_error: stop when the interval's half-width is under this share of the ratio. confidence: of the interval.
-    byte_budget: never read more bytes of a data set than this; None: no limit.
+    byte_budget: draw no more than what this many bytes allow, as expected (a JSONL row is read whole, so that long rows may exceed
+    it); None: no limit.
     exact_below_bytes: count a data set whole when it has no more raw bytes than this.
     """
 
@@ -161,8 +162,6 @@ class TokenEstimation:
         return {
             "measure": None if measure is None else callable_identity(measure),
             "calibration_samples": self.calibration_samples,
-            "calibration_shards_min": self.calibration_shards_min,
-            "calibration_shards_max": self.calibration_shards_max,
             "fallback_tokens_per_byte": float(self.fallback_tokens_per_byte),
             "target_rel_error": float(self.target_rel_error),
             "confidence": float(self.confidence),

@@ -212,19 +212,13 @@ class RatioSpec(_Frozen):
         default=0.95, title="Confidence", description="How often an interval is to hold the truth.", gt=0, lt=1
     )
     byte_budget: int = Field(
-        default=0, title="Byte budget", description="Read no more bytes of a data set than this. 0: no limit.", ge=0
+        default=0, title="Byte budget", description="Draw no more than so many bytes of a data set allow. 0: no limit.", ge=0
     )
     exact_below_bytes: int = Field(
         default=EXACT_BELOW_BYTES, title="Count whole below (bytes)", description="Data sets no larger are counted whole.", ge=0
     )
     calibration_samples: int = Field(
         default=2048, title="Draws", description="Draws a data set, as long as the precision asks for no more.", ge=1, le=1 << 24
-    )
-    calibration_shards_min: int = Field(
-        default=4, title="Fewest shards", description="Opened at least, where a shard can only be read whole.", ge=1
-    )
-    calibration_shards_max: int = Field(
-        default=16, title="Most shards", description="Opened at most, where a shard can only be read whole.", ge=1
     )
     fallback_tokens_per_byte: float = Field(
         default=DEFAULT_FALLBACK_TOKENS_PER_BYTE,
@@ -270,13 +264,6 @@ class RatioSpec(_Frozen):
             raise ValueError(f"no share is given for {', '.join(missing)}; give every data set one")
         return pairs
 
-    @field_validator("calibration_shards_max")
-    @classmethod
-    def _most_is_not_below_least(cls, most: int, info: ValidationInfo) -> int:
-        if most < info.data.get("calibration_shards_min", 0):
-            raise ValueError(f"{most} is below calibration_shards_min")
-        return most
-
     @field_validator("ratio_for_all")
     @classmethod
     def _pins_or_one_for_all(cls, ratio: float, info: ValidationInfo) -> float:
@@ -304,8 +291,6 @@ class RatioSpec(_Frozen):
             primer=self.ratio_for_all or _numbers(self.pins, "ratio") or "measure",
             measure=self.measure or None,
             calibration_samples=self.calibration_samples,
-            calibration_shards_min=self.calibration_shards_min,
-            calibration_shards_max=self.calibration_shards_max,
             fallback_tokens_per_byte=self.fallback_tokens_per_byte,
             target_rel_error=self.target_rel_error,
             confidence=self.confidence,

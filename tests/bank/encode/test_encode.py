@@ -13,10 +13,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pydantic import ValidationError
 
 from zephon_core.bank.encode import EncodeOutcome, encode_tokens, read_outcome, row_encoder, valid_rows
 from zephon_core.bank.encode.run import make_plan
-from zephon_core.bank.specs import EncodeSpec, RunOptions
+from zephon_core.bank.specs import EncodeSpec, Grouping, RunOptions
 from zephon_core.errors import InputError, LeaseHeldError, MismatchError, ModelError, SpecError, WorkerError
 from zephon_core.ledger import BLOCK_RECORD
 from zephon_core.progress import NULL_PROGRESS
@@ -377,7 +378,9 @@ class TestRefused:
 
     @pytest.mark.parametrize("grouping", ["packed", "padded"])
     def test_a_grouping_that_the_encoder_cannot_do(self, encode: Encode, grouping: str) -> None:
-        encode.spec = encode.spec.model_validate({**encode.spec.model_dump(), "grouping": grouping})
+        with pytest.raises(ValidationError, match=f"is {grouping}, which .*:Encoder can't do"):
+            encode.spec.model_validate({**encode.spec.model_dump(), "grouping": grouping})
+        encode.spec = encode.spec.model_copy(update={"grouping": Grouping(grouping)})  # past the checks of the spec
         with pytest.raises(SpecError, match="grouping"):
             encode("a")
 

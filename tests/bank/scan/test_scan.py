@@ -90,7 +90,10 @@ def test_a_single_bad_row_stops_the_scan_and_is_named(tmp_path, monkeypatch):
     Path("train.jsonl").write_bytes(good + b'{"query": 7}\n{"query": 8}\n')
     with pytest.raises(BadRowError) as caught:
         scan(tmp_path, "train.jsonl")
-    message = f"train.jsonl:1041 (byte {len(good):,}): 'query' is a number, expected text. Fix the row, or set on_bad_row (--on-bad-row) to quarantine."
+    message = (
+        f"train.jsonl:1041 (byte {len(good):,}): 'query' is a number, expected text. "
+        "Fix the row, or set on_bad_row (--on-bad-row) to quarantine."
+    )
     assert str(caught.value) == message
 
 
