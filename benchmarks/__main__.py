@@ -15,6 +15,8 @@ RESULTS = HERE / "results"
 COMMANDS = {
     "scan": ["scan.py", "--texts", "10000000", "--texts", "20000000", "--output", str(RESULTS / "scan.json")],
     "tokenize": ["bank_tokenize.py", "--json", str(RESULTS / "tokenize.json")],
+    "count": ["ratio_count.py", "--json", str(RESULTS / "count.json")],
+    "catalog": ["catalog.py", "--json", str(RESULTS / "catalog.json")],
     "ratios": ["ratios.py", "--json", str(RESULTS / "ratios.json")],
     "encode": ["encode.py", "--json", str(RESULTS / "encode.json")],
 }

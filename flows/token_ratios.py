@@ -131,14 +131,10 @@ def _rows(spec: RatioSpec, result: RatioResult, store: ArtifactStore) -> list[di
         rows.append(
             {
                 "data set": name,
-                "state": ratio.source
-                if outcome is None or ratio.source == "fallback"
-                else "cached"
-                if outcome.cached
-                else "measured",
-                "tokens a byte": ratio.tokens_per_byte,
-                "from": low,
-                "to": high,
+                "state": _standing(ratio, outcome),
+                "tokens a byte": round(ratio.tokens_per_byte, 6),
+                "from": None if low is None else round(low, 6),
+                "to": None if high is None else round(high, 6),
                 "draws": ratio.draws,
                 "read": format_amount(ratio.bytes_read, "B"),
                 "seconds": outcome.document.seconds if outcome else 0.0,

@@ -118,13 +118,16 @@ def test_other_errors_of_the_system_keep_their_words(capsys):
     assert capsys.readouterr().err == "error: /a/file: Input/output error.\n"
 
 
-@pytest.mark.parametrize("as_json", [["--json"], []])
-def test_a_reader_who_goes_away_is_no_error(tmp_path, as_json):
+@pytest.mark.parametrize(
+    "arguments", [["store", "list", "--json"], ["store", "list"], ["store", "gc"], ["bank", "--help"], ["--version"]]
+)
+def test_a_reader_who_goes_away_is_no_error(tmp_path, arguments):
     """As in `zephon-flows … | head -1`: the pipe is closed before anything is written."""
     reading, writing = os.pipe()
     os.close(reading)
-    command = [sys.executable, "-m", "zephon_core.cli", "store", "list", "--store", str(tmp_path), *as_json]
-    result = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=60)
+    command = [sys.executable, "-m", "zephon_core.cli", *arguments]
+    environment = {**os.environ, "ZEPHON_STORE": str(tmp_path)}
+    result = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=60, env=environment)
     os.close(writing)
     assert (result.returncode, result.stderr) == (141, "")
 
@@ -211,7 +214,7 @@ SPEC = {"scan": {"sources": ["a"]}, "encode": {"model": "folder"}}
         (
             {"scan": {"sources": ["a"], "fields": [{"path": "a", "kind": "?"}]}},
             "--fields or spec.scan.fields.0.kind: is '?'",
-            "letters, digits, - and _",
+            "Letters, digits, - and _",
         ),
     ],
 )

@@ -8,7 +8,17 @@ import typer
 
 from zephon_core import __version__
 from zephon_core.bank.commands import app as bank_app
-from zephon_core.console import FOUND_WANTING, JsonOption, StoreOption, VerboseOption, choose_progress, command_errors, emit, plain
+from zephon_core.console import (
+    FOUND_WANTING,
+    JsonOption,
+    StoreOption,
+    VerboseOption,
+    choose_progress,
+    command_errors,
+    emit,
+    plain,
+    unread_output,
+)
 from zephon_core.ratios.commands import app as ratios_app
 
 if TYPE_CHECKING:
@@ -208,7 +218,8 @@ def _show_json(value: object) -> None:
 
 def main() -> None:
     """Run the command line."""
-    app()
+    with unread_output():
+        app()
 
 
 if __name__ == "__main__":

@@ -37,6 +37,7 @@ __all__ = [
     "emit",
     "plain",
     "read_config",
+    "unread_output",
     "validated",
     "with_flags",
     "with_parameters",
@@ -97,16 +98,12 @@ def command_errors(*, verbose: bool, places: Sequence[str] = ()) -> Iterator[Non
         yield
     except BrokenPipeError:
         _drop_output()
-        raise typer.Exit(UNREAD) from None
+        raise SystemExit(UNREAD) from None
     except (ZephonError, OSError) as error:
         if verbose:
             raise
         _say(str(error) if isinstance(error, ZephonError) else _os_error(error, places))
         raise typer.Exit(USAGE if isinstance(error, SpecError) else FAILED) from None
-    except SystemExit as error:
-        if isinstance(error.__context__, BrokenPipeError):  # rich ends the program itself
-            raise typer.Exit(UNREAD) from None
-        raise
     except KeyboardInterrupt:
         _say("interrupted; the same command goes on where it was")
         raise typer.Exit(INTERRUPTED) from None
@@ -118,6 +115,18 @@ def _os_error(error: OSError, places: Sequence[str]) -> str:
     if not where:
         where = "the disk" if remedy else type(error).__name__
     return str(ZephonError(str(where), found, remedy=remedy))
+
+
+@contextlib.contextmanager
+def unread_output() -> Iterator[None]:
+    """Leave with the exit code for it where rich or click end the program because nobody reads its output any more."""
+    try:
+        yield
+    except SystemExit as error:
+        if not isinstance(error.__context__, BrokenPipeError):
+            raise
+        _drop_output()
+        raise SystemExit(UNREAD) from None
 
 
 def _drop_output() -> None:
