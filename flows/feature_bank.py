@@ -27,9 +27,8 @@ from tasks.bank import encode_texts, identify_inputs, publish_bank, scan_texts, 
 from tasks.caching import bind
 from tasks.reporting import STEPS, artifact_key, publish_markdown, publish_table, route_core_logs
 from tasks.runners import choose_runner, run_of_part, runner_resources, stop_parts
-from zephon_core.bank.build import BankResult, current_result
+from zephon_core.bank.build import BankResult, check_run, current_result
 from zephon_core.bank.encode import EncodeOutcome, read_outcome
-from zephon_core.bank.publish import check_output
 from zephon_core.bank.specs import BankSpec, RunOptions
 from zephon_core.bank.steps import BankIdentity, BankRecipes, bank_recipes, restart_encode
 from zephon_core.console import read_config, validated
@@ -87,8 +86,7 @@ class _Build:
     def result(self) -> BankResult:
         """Run the steps in order and publish what they made."""
         spec, run = self._spec, self._run
-        if run.output:
-            check_output(run.output)
+        check_run(run)
         identity = self._finish("identify", [identify_inputs(spec, run, return_state=True)])
         if identity.is_current:
             get_run_logger().info("%s holds all sources already: there is nothing to do", spec.base)

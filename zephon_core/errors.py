@@ -2,7 +2,7 @@
 
 A message says where the trouble is, what was found there, what was wanted instead and what to do about it:
 
-    train.jsonl:1041 (byte 88,213): 'query' is a number, expected text. Fix the row, or set on_bad_row: quarantine.
+    train.jsonl:1041 (byte 88,213): 'query' is a number, expected text. Fix the row, or set on_bad_row (--on-bad-row) to quarantine.
 """
 
 from __future__ import annotations

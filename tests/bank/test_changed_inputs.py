@@ -9,7 +9,7 @@ import pytest
 
 from zephon_core.bank import build_bank, steps
 from zephon_core.bank.encode.work import EncodeWork
-from zephon_core.errors import SourceChangedError
+from zephon_core.errors import MismatchError, SourceChangedError
 from zephon_core.fingerprint import file_sha256
 from zephon_core.store import ArtifactStore
 
@@ -95,3 +95,24 @@ def test_a_tokenizer_that_changes_before_it_is_used(bank_parameters, inputs):
     path.write_text(json.dumps(definition))
     with pytest.raises(SourceChangedError, match=r"tokenizer\.json: was changed since this run identified it"):
         steps.tokenize(spec, identity, run, store=store)
+
+
+def test_a_bank_is_not_asked_with_another_model_than_its_own(bank_parameters, model, other, tmp_path):
+    from zephon_core.bank import FeatureBank
+    from zephon_core.bank.encode import row_encoder
+    from zephon_core.bank.query import encode_text
+    from zephon_core.bank.verify import Level, verify_bank
+
+    spec, run = parameters(bank_parameters, model)
+    build_bank(spec, run)
+
+    def failing():
+        checks = verify_bank(tmp_path / "bank", Level.REENCODE, encode=row_encoder(spec.encode), sample=4)
+        return [check.name for check in checks if not check.ok]
+
+    assert failing() == []
+    assert encode_text(FeatureBank.open(tmp_path / "bank"), "a text of its own").shape == (32,)
+    overwrite(model, other)
+    assert "model" in failing()
+    with pytest.raises(MismatchError, match=r"model: holds model [0-9a-f]{16}, and the bank was made with"):
+        encode_text(FeatureBank.open(tmp_path / "bank"), "a text of its own")

@@ -10,11 +10,11 @@ from typing import Any
 from zephon_core.bank import steps
 from zephon_core.bank.manifest import read_manifest
 from zephon_core.bank.publish import check_output
-from zephon_core.bank.specs import BankSpec, RunOptions
+from zephon_core.bank.specs import BankSpec, RunOptions, TaskRunner
 from zephon_core.progress import NULL_PROGRESS, Progress
 from zephon_core.store import ArtifactStore
 
-__all__ = ["BankResult", "build_bank", "current_result", "plan_bank"]
+__all__ = ["BankResult", "build_bank", "check_run", "current_result", "plan_bank"]
 
 
 @dataclass(frozen=True)
@@ -57,8 +57,7 @@ def build_bank(
         seconds[name] = round(now - clock, 3)
         clock = now
 
-    if run.output:
-        check_output(run.output)
+    check_run(run)
     identity = steps.identify(spec, store=store, progress=progress)
     lap("identify")
     if identity.is_current:
@@ -86,6 +85,16 @@ def build_bank(
         cached=cached,
         seconds=seconds,
     )
+
+
+def check_run(run: RunOptions) -> None:
+    """Raise SpecError for options that would fail after hours of work: an output that can't be, a GPU that isn't there."""
+    if run.output:
+        check_output(run.output)
+    if run.device.startswith("cuda") and run.task_runner in (TaskRunner.THREAD, TaskRunner.PROCESS):
+        from zephon_core.models.encoder import EncoderOptions, check_device
+
+        check_device(EncoderOptions(device=run.device))
 
 
 def current_result(spec: BankSpec, seconds: dict[str, float]) -> BankResult:

@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from zephon_core.bank.encode import ENCODE_VERSION
+from zephon_core.bank.manifest import manifest_spec
 from zephon_core.bank.reader import FeatureBank
 from zephon_core.bank.scan import SCAN_VERSION
 from zephon_core.bank.specs import BankSpec, EncodeSpec
@@ -105,7 +106,7 @@ def read_base(spec: BankSpec, identity: BankIdentity) -> BaseBank | None:
         manifest = FeatureBank.open(spec.base).manifest
     except MissingArtifactError:
         return None
-    encode = BankSpec.model_validate(manifest["spec"]).encode
+    encode = manifest_spec(manifest, spec.base).encode
     pairs = {
         "tokenizer": (manifest["tokenizer"]["sha256"], identity.tokenizer_sha256),
         "model": (manifest["model"]["sha256"], identity.model_sha256),

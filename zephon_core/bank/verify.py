@@ -17,8 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from zephon_core.bank.encode import EncodeOutcome, read_outcome, valid_rows
+from zephon_core.bank.query import check_model
 from zephon_core.bank.reader import FeatureBank, check_size
-from zephon_core.errors import CorruptArtifactError, MismatchError, SpecError
+from zephon_core.errors import CorruptArtifactError, MismatchError, ModelError, SpecError
 from zephon_core.fingerprint import file_sha256
 from zephon_core.progress import NULL_PROGRESS, Progress
 
@@ -81,8 +82,17 @@ def verify_bank(
     if level is Level.REENCODE and all(check.ok for check in checks if check.name != "complete"):
         if encode is None:
             raise SpecError("encode", "is missing", wanted="an encoder for the level reencode (see `row_encoder`)")
-        checks.append(_check_features(bank, encode, sample))
+        checks += [_check_model(bank), _check_features(bank, encode, sample)]
     return checks
+
+
+def _check_model(bank: FeatureBank) -> Check:
+    """Compare what lies at the place of the model with the model that the bank was made with."""
+    try:
+        check_model(bank)
+    except (MismatchError, ModelError) as error:
+        return Check("model", False, str(error))
+    return Check("model", True, f"the bank's, {bank.manifest['model']['sha256'][:16]}")
 
 
 def _check_ledger(bank: FeatureBank) -> Check:

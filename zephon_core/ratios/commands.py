@@ -19,6 +19,7 @@ from zephon_core.console import (
     choose_progress,
     command_errors,
     emit,
+    plain,
     validated,
     with_parameters,
 )
@@ -106,7 +107,7 @@ def export(
     *,
     values: dict[str, Any],
     to: Annotated[str, typer.Option("--to", help="zephon, streaming, energon, megatron, huggingface, json or yaml.")] = "json",
-    output: Annotated[Path | None, typer.Option("--output", metavar="FILE", help="[default: standard output]")] = None,
+    output: Annotated[Path | None, typer.Option("--output", metavar="FILE", help=plain("[default: standard output]"))] = None,
     as_json: JsonOption = False,
     verbose: VerboseOption = False,
 ) -> None:
@@ -127,7 +128,9 @@ def export(
 
 @app.command()
 def show(
-    key: Annotated[str, typer.Argument(metavar="[KEY]", help="A document's key or its beginning. [default: list them]")] = "",
+    key: Annotated[
+        str, typer.Argument(metavar="[KEY]", help=plain("A document's key or its beginning. [default: list them]"))
+    ] = "",
     store: StoreOption = None,
     as_json: JsonOption = False,
     verbose: VerboseOption = False,
