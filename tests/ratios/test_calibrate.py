@@ -227,6 +227,31 @@ def test_what_can_t_be_read_is_left_out_and_told(
     assert "of the bytes drawn could be measured as text, field: text: broken JSON" in found.reason
 
 
+@pytest.mark.parametrize("settings", [{}, {"exact_below_bytes": 1 << 30}])
+@pytest.mark.parametrize("when", ["before the catalog", "after it"])
+def test_a_shard_that_is_gone_is_told_and_not_remembered(
+    when: str,
+    settings: dict[str, Any],
+    made: Callable[..., Path],
+    store: ArtifactStore,
+    word_tokenizer: Path,
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / "gone"
+    shutil.copytree(made("even", "jsonl.gz"), folder)
+    if when == "before the catalog":
+        (folder / "004.jsonl.gz").write_bytes((folder / "004.jsonl.gz").read_bytes()[:-20])
+    dataset = Dataset.from_path("data", str(folder), store=store)
+    if when == "after it":
+        (folder / "004.jsonl.gz").unlink()
+    estimation = TokenEstimation(**{**SAMPLED, **settings})
+    found = calibrate(dataset, TextTokenCountingSpec(word_tokenizer), estimation, seed=7)
+    assert found.source == "measured"
+    assert 0 < found.failed < 0.1
+    assert "% of the bytes are left out: " in found.reason
+    assert found.retryable == (when == "after it")
+
+
 def test_a_row_that_the_training_would_refuse_stops_it(store: ArtifactStore, word_tokenizer: Path, tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"text": "one two"}\n' * 300 + '{"body": "one"}\n' * 300)
     with pytest.raises(FatalCountError, match=r"a\.jsonl \(byte [\d,]+\): has no 'text'"):

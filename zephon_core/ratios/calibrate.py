@@ -121,7 +121,7 @@ class _Calibration:
         self._workers = workers
         self._axis = int(dataset.units.size.sum())
         self._raw = int(dataset.raw_bytes().sum())
-        self._reasons: Counter[str] = Counter({problem.reason: 1 for problem in dataset.problems})
+        self._reasons: Counter[str] = Counter(problem.reason for problem in dataset.problems)
         self._transient = any(problem.transient for problem in dataset.problems)
 
     def run(self, progress: Progress) -> Measurement:
@@ -227,25 +227,38 @@ class _Calibration:
             run=RatioRun(workers=self._workers),
             progress=progress,
         )
-        reasons = Counter({**self._reasons, **counted.bad_rows, **counted.bad_units})
-        if counted.measured_share < _LEAST_MEASURED or not counted.tokens:
-            reason = f"only {counted.measured_share:.0%} of the bytes could be measured as {counted.what}"
-            return _fallback(self._dataset, self._estimation, f"{reason}{_words(reasons)}", retryable=self._transient)
+        self._reasons.update(counted.bad_rows)
+        self._reasons.update(counted.bad_units)
+        self._transient |= counted.transient
+        share = counted.measured_share * self._readable_share()
+        if share < _LEAST_MEASURED or not counted.tokens:
+            reason = f"only {share:.0%} of the bytes could be measured as {counted.what}{_words(self._reasons)}"
+            return _fallback(self._dataset, self._estimation, reason, retryable=self._transient)
         ratio, loss = counted.tokens_per_byte, counted.loss_tokens_per_byte
         return Measurement(
             ratio=ratio,
             source="measured",
             interval=(ratio, ratio),
-            failed=1 - counted.measured_share,
+            failed=1 - share,
             units=len(self._dataset.units),
             bytes_read=counted.bytes_read,
             design="exact",
             loss_ratio=loss,
             loss_interval=None if loss is None else (loss, loss),
             counted=counted.what,
-            reason="" if counted.complete else f"{1 - counted.measured_share:.2%} of the bytes are left out{_words(reasons)}",
-            reasons=tuple(reasons.most_common()),
+            reason=self._left_out(share),
+            reasons=tuple(self._reasons.most_common()),
+            retryable=self._transient,
         )
+
+    def _readable_share(self) -> float:
+        """Return the share of the stored bytes that lies in shards which could be opened."""
+        unread = sum(problem.stored_bytes for problem in self._dataset.problems)
+        stored = sum(shard.stored_bytes for shard in self._dataset.shards)
+        return stored / (stored + unread) if stored else 0.0
+
+    def _left_out(self, share: float) -> str:
+        return f"{1 - share:.2%} of the bytes are left out{_words(self._reasons)}" if self._reasons else ""
 
     def _estimate(self, rounds: list[Float64], output: int) -> Estimate:
         return combine_rounds([values[:, output] for values in rounds], self._estimation.confidence)
@@ -253,9 +266,7 @@ class _Calibration:
     def _measurement(self, plan: CountPlan, rounds: list[Float64], visits: int, sampler: Sampler) -> Measurement:
         made = sum(len(values) for values in rounds)
         measured = int(np.isfinite(np.concatenate(rounds)[:, 0]).sum())
-        unread = sum(problem.stored_bytes for problem in self._dataset.problems)
-        stored = int(self._dataset.units.stored_bytes.sum())
-        share = measured / made * stored / (stored + unread)
+        share = measured / made * self._readable_share()
         if share < _LEAST_MEASURED or measured < PER_STRATUM:
             reason = f"only {share:.0%} of the bytes drawn could be measured as {plan.description}{_words(self._reasons)}"
             return _fallback(self._dataset, self._estimation, reason, retryable=self._transient)
@@ -278,8 +289,9 @@ class _Calibration:
             loss_ratio=loss.mean * scale if loss else None,
             loss_interval=(loss.low * scale, loss.high * scale) if loss else None,
             counted=plan.description,
-            reason=f"{1 - share:.2%} of the bytes are left out{_words(self._reasons)}" if share < 1 else "",
+            reason=self._left_out(share),
             reasons=tuple(self._reasons.most_common()),
+            retryable=self._transient,
         )
 
 

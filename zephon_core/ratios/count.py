@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from zephon_core.errors import FatalCountError, InputError, MeasureError
+from zephon_core.errors import FatalCountError, InputError, MeasureError, TransientInputError
 from zephon_core.models.pool import WorkerPool
 from zephon_core.progress import NULL_PROGRESS, Progress
 from zephon_core.ratios.counting import CountingSpec, CountPlan, Replay, build_counter
@@ -57,9 +57,9 @@ class ExactCount:
 
     tokens, loss_tokens: delivered in all, and of those the ones that carry loss (None where that isn't counted).
     raw_bytes: of all shards. rows: that were counted, empty ones included. bad_rows, bad_units: that were not, by reason.
-    problems: the first few of them, with their places. measured_share: of the bytes, that which was counted; 1 unless something
-    was bad. bytes_read: off the disk or wire; what several workers read counts several times. encoder: what encoded texts, ""
-    if nothing did. what: was counted, for people.
+    problems: the first few of them, with their places. transient: whether a later try may read some of them.
+    measured_share: of the bytes, that which was counted; 1 unless something was bad. bytes_read: off the disk or wire; what several
+    workers read counts several times. encoder: what encoded texts, "" if nothing did. what: was counted, for people.
     """
 
     tokens: int
@@ -69,6 +69,7 @@ class ExactCount:
     bad_rows: dict[str, int]
     bad_units: dict[str, int]
     problems: tuple[str, ...]
+    transient: bool
     measured_share: float
     bytes_read: int
     seconds: float
@@ -108,7 +109,7 @@ def count_tokens(
 
     A bad row or unit costs itself: it is counted by reason, and left out of the ratio. Raises FatalCountError, with its place, for
     a row that the training would refuse; MeasureError for a function of the user's that fails; InputError if no unit can be
-    read; WorkerError if a worker dies.
+    read (TransientInputError if a later try may); WorkerError if a worker dies.
     """
     started = time.perf_counter()
     run = run or RatioRun()
@@ -127,7 +128,8 @@ def count_tokens(
             sums.add(part)
             phase.advance(part.unit_bytes)
     if sums.bad_units and not sums.rows:
-        raise InputError(f"data set {dataset.name}", f"can't be read: {sums.told()[0]}")
+        kind = TransientInputError if sums.transient else InputError
+        raise kind(f"data set {dataset.name}", f"can't be read: {sums.told()[0]}")
     return ExactCount(
         tokens=int(sums.tokens[0]),
         loss_tokens=int(sums.tokens[1]) if sums.outputs == WITH_LOSS else None,
@@ -136,6 +138,7 @@ def count_tokens(
         bad_rows=dict(sorted(sums.bad_rows.items())),
         bad_units=dict(sorted(Counter(sums.bad_units.values()).items())),
         problems=sums.told(),
+        transient=sums.transient,
         measured_share=float(1 - sums.lost_bytes(dataset.units.size) / max(total_bytes, 1)),
         bytes_read=sums.bytes_read,
         seconds=time.perf_counter() - started,
@@ -239,6 +242,7 @@ class _Sums:
     bad_rows: Counter[str] = field(default_factory=Counter)
     bad_units: dict[int, str] = field(default_factory=dict)
     problems: dict[tuple[int, int], str] = field(default_factory=dict)
+    transient: bool = False
     lost: dict[int, Fraction] = field(default_factory=dict)
     unit_bytes: int = 0
     bytes_read: int = 0
@@ -249,6 +253,7 @@ class _Sums:
         self.rows += other.rows
         self.bad_rows += other.bad_rows
         self.bad_units |= other.bad_units
+        self.transient |= other.transient
         self.problems = dict(sorted((self.problems | other.problems).items())[:_PROBLEMS_TOLD])
         for unit, share in other.lost.items():
             self.lost[unit] = self.lost.get(unit, Fraction()) + share
@@ -314,6 +319,7 @@ class _Worker:
                 rows = self._read(piece.unit)
             except InputError as error:
                 sums.bad_units[piece.unit] = error.found
+                sums.transient |= isinstance(error, TransientInputError)
                 sums.problems[piece.unit, -1] = str(error)
                 sums.lost[piece.unit] = sums.lost.get(piece.unit, Fraction()) + Fraction(1, piece.parts)
             else:
