@@ -8,8 +8,6 @@ that `zephon-flows bank build` calls, and both give the same artifacts.
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
 import time
 from collections.abc import Sequence
@@ -20,9 +18,10 @@ from prefect import Flow, Task, flow
 from prefect.client.schemas.objects import FlowRun, State
 from prefect.logging import get_run_logger
 from prefect.logging.loggers import flow_run_logger
-from prefect.settings import PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS, get_current_settings, temporary_settings
+from prefect.settings import get_current_settings
 from prefect.states import Failed
 
+from flows.command import run_from_file
 from tasks.bank import encode_texts, identify_inputs, publish_bank, scan_texts, tokenize_texts, write_manifest
 from tasks.caching import bind
 from tasks.reporting import STEPS, artifact_key, publish_markdown, publish_table, route_core_logs
@@ -31,8 +30,7 @@ from zephon_core.bank.build import BankResult, check_run, current_result
 from zephon_core.bank.encode import EncodeOutcome, read_outcome
 from zephon_core.bank.specs import BankSpec, RunOptions
 from zephon_core.bank.steps import BankIdentity, BankRecipes, bank_recipes, restart_encode
-from zephon_core.console import read_config, validated
-from zephon_core.errors import SpecError, ZephonError
+from zephon_core.errors import ZephonError
 from zephon_core.progress import LoggingProgress, format_amount
 from zephon_core.store import ArtifactRef, ArtifactStore, Recipe
 
@@ -211,24 +209,8 @@ def _page(spec: BankSpec, result: BankResult) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the flow with the parameters in a file; prints the result as one JSON object. Returns 0 done, 1 failed, 2 usage."""
-    parser = argparse.ArgumentParser(prog="python -m flows.feature_bank", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="YAML or JSON with spec and run")
-    chosen = parser.parse_args(arguments)
-    try:
-        values = read_config(chosen.config)
-        spec = validated(BankSpec.model_validate, values.get("spec", {}), where=str(chosen.config), prefix="spec")
-        run = validated(RunOptions.model_validate, values.get("run", {}), where=str(chosen.config), prefix="run")
-    except SpecError as error:
-        sys.stderr.write(f"error: {error}\n")
-        return 2
-    with temporary_settings({PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS: 120}):
-        try:
-            result = feature_bank(spec, run)
-        except ZephonError:
-            return 1  # the run's log, on this terminal too, ends with the error
-    sys.stdout.write(json.dumps(result.to_json(), ensure_ascii=False) + "\n")
-    return 0
+    """Run the flow with the parameters in a file; see `flows.command`."""
+    return run_from_file(feature_bank, BankSpec, RunOptions, arguments, name="feature_bank", description=__doc__ or "")
 
 
 if __name__ == "__main__":

@@ -8,8 +8,6 @@ that `zephon-flows ratios prime` calls, and both give the same documents.
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
 import time
 from collections.abc import Sequence
@@ -20,15 +18,15 @@ from prefect import Flow, flow
 from prefect.client.schemas.objects import FlowRun, State
 from prefect.futures import PrefectFuture
 from prefect.logging.loggers import flow_run_logger
-from prefect.settings import PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS, get_current_settings, temporary_settings
+from prefect.settings import get_current_settings
 from prefect.states import Failed
 
+from flows.command import run_from_file
 from tasks.caching import bind_document
 from tasks.ratios import Identified, calibrate_dataset, identify_datasets, prime_ratios
 from tasks.reporting import STEPS, artifact_key, publish_markdown, publish_table, route_core_logs
 from tasks.runners import choose_runner, stop_parts, workers_of_part
-from zephon_core.console import read_config, validated
-from zephon_core.errors import SpecError, ZephonError
+from zephon_core.errors import ZephonError
 from zephon_core.progress import format_amount
 from zephon_core.ratios.documents import Outcome
 from zephon_core.ratios.estimation import TokenRatio
@@ -183,24 +181,8 @@ def _page(spec: RatioSpec, result: RatioResult) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the flow with the parameters in a file; prints the result as one JSON object. Returns 0 done, 1 failed, 2 usage."""
-    parser = argparse.ArgumentParser(prog="python -m flows.token_ratios", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="YAML or JSON with spec and run")
-    chosen = parser.parse_args(arguments)
-    try:
-        values = read_config(chosen.config)
-        spec = validated(RatioSpec.model_validate, values.get("spec", {}), where=str(chosen.config), prefix="spec")
-        run = validated(RatioRun.model_validate, values.get("run", {}), where=str(chosen.config), prefix="run")
-    except SpecError as error:
-        sys.stderr.write(f"error: {error}\n")
-        return 2
-    with temporary_settings({PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS: 120}):
-        try:
-            result = token_ratios(spec, run)
-        except ZephonError:
-            return 1  # the run's log, on this terminal too, ends with the error
-    sys.stdout.write(json.dumps(result.to_json(), ensure_ascii=False) + "\n")
-    return 0
+    """Run the flow with the parameters in a file; see `flows.command`."""
+    return run_from_file(token_ratios, RatioSpec, RatioRun, arguments, name="token_ratios", description=__doc__ or "")
 
 
 if __name__ == "__main__":

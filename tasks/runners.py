@@ -13,8 +13,8 @@ from prefect.task_runners import ProcessPoolTaskRunner, TaskRunner, ThreadPoolTa
 
 from tasks.reporting import route_core_logs, stop_tasks_in_threads
 from zephon_core.bank.specs import RunOptions
-from zephon_core.bank.specs import TaskRunner as RunnerName
 from zephon_core.errors import MissingExtraError
+from zephon_core.runners import TaskRunner as RunnerName
 
 __all__ = ["RunnerOptions", "choose_runner", "prepare_process", "run_of_part", "runner_resources", "stop_parts", "workers_of_part"]
 

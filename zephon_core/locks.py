@@ -15,7 +15,8 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -24,7 +25,7 @@ from typing import BinaryIO
 from zephon_core.atomic import temporary_name
 from zephon_core.errors import LeaseHeldError, LeaseLostError
 
-__all__ = ["Lease", "LeaseOwner", "is_held"]
+__all__ = ["Lease", "LeaseOwner", "alone_in", "is_held"]
 
 _FIRST_POLL_S = 0.02
 _LONGEST_POLL_S = 0.5
@@ -172,6 +173,21 @@ def _try_lock(path: Path) -> BinaryIO | None:
         handle.close()
         return None
     return handle
+
+
+@contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """Let one process at a time into the block; where a folder can't be locked, several. Leaves nothing behind.
+
+    Raises FileNotFoundError if the folder isn't there.
+    """
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        with suppress(OSError):
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
 
 
 def is_held(path: Path) -> bool:

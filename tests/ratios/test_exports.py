@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import json
 import shlex
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import yaml
+from ratio_inputs import Sizes
 
 from zephon_core.errors import SpecError
 from zephon_core.ratios.estimation import TokenRatio
@@ -27,23 +26,6 @@ RATIOS = {
     "chat": TokenRatio(0.3, "fallback", reason="the disk is away"),
 }
 URLS = {"web": ["s3://bucket/web/"], "code": ["/data/our code"], "chat": ["/data/chat"]}
-
-
-@dataclass
-class Sizes:
-    """One shard of so many rows and bytes."""
-
-    rows: int
-    size: int
-
-    def ids(self) -> np.ndarray:
-        return np.zeros(1, np.int64)
-
-    def counts(self) -> np.ndarray:
-        return np.array([self.rows], np.int64)
-
-    def raw_bytes(self) -> np.ndarray:
-        return np.array([self.size], np.int64)
 
 
 @pytest.fixture

@@ -3,34 +3,17 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from ratio_inputs import Sizes
 
 from zephon_core.errors import SpecError
 from zephon_core.ratios.estimation import TokenRatio
 from zephon_core.ratios.mixture import mixture_weights
-
-
-@dataclass
-class Sizes:
-    """One shard of so many rows and bytes."""
-
-    rows: int
-    size: int
-
-    def ids(self) -> np.ndarray:
-        return np.zeros(1, np.int64)
-
-    def counts(self) -> np.ndarray:
-        return np.array([self.rows], np.int64)
-
-    def raw_bytes(self) -> np.ndarray:
-        return np.array([self.size], np.int64)
 
 
 def measured(ratio: float, rel_error: float) -> TokenRatio:

@@ -10,8 +10,9 @@ from typing import Any
 from zephon_core.bank import steps
 from zephon_core.bank.manifest import read_manifest
 from zephon_core.bank.publish import check_output
-from zephon_core.bank.specs import BankSpec, RunOptions, TaskRunner
+from zephon_core.bank.specs import BankSpec, RunOptions
 from zephon_core.progress import NULL_PROGRESS, Progress
+from zephon_core.runners import TaskRunner
 from zephon_core.store import ArtifactStore
 
 __all__ = ["BankResult", "build_bank", "check_run", "current_result", "plan_bank"]

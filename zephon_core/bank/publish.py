@@ -6,13 +6,11 @@ system allows, else copies; what may still grow (the matrix of an unfinished ban
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -38,6 +36,7 @@ from zephon_core.bank.scan import write_index
 from zephon_core.bank.specs import BankSpec, RunOptions
 from zephon_core.errors import ArtifactError, MissingArtifactError, SpecError
 from zephon_core.fingerprint import file_sha256
+from zephon_core.locks import alone_in
 from zephon_core.readers.sources import Source
 from zephon_core.store import ArtifactRecord, FileRecord, link_or_copy
 
@@ -167,7 +166,7 @@ def publish_folder(parts: BankParts, output: Path) -> bool:
     staging.mkdir()
     try:
         fill_bank_directory(parts, staging)
-        with _alone_in(output.parent):
+        with alone_in(output.parent):  # what is there is looked at and replaced at one go
             if _is_there(parts, output):
                 remove_tree(staging)
                 return False
@@ -224,18 +223,6 @@ def _is_there(parts: BankParts, output: Path) -> bool:
             remedy="Name another output, or finish the encode first.",
         )
     return False
-
-
-@contextmanager
-def _alone_in(folder: Path) -> Iterator[None]:
-    """Let one process at a time look at what is published in a folder and replace it; where a folder can be locked."""
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        with suppress(OSError):
-            fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)
 
 
 def _same_bank(old: Mapping[str, Any], parts: BankParts) -> bool:

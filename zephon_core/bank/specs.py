@@ -14,6 +14,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationIn
 
 from zephon_core.models import ModelSpec
 from zephon_core.models.plugins import is_plugin
+from zephon_core.runners import TaskRunner
 from zephon_core.tokenizers import TokenizerBackend
 
 __all__ = [
@@ -26,7 +27,6 @@ __all__ = [
     "RunOptions",
     "ScanSpec",
     "StoreDtype",
-    "TaskRunner",
     "TokenizeSpec",
 ]
 
@@ -69,15 +69,6 @@ class StoreDtype(StrEnum):
 
     FLOAT16 = "float16"
     FLOAT32 = "float32"
-
-
-class TaskRunner(StrEnum):
-    """What runs the parts of a flow's step (Prefect's task runners)."""
-
-    THREAD = "thread"
-    PROCESS = "process"
-    RAY = "ray"
-    DASK = "dask"
 
 
 class FieldSpec(_Frozen):

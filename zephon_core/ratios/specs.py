@@ -23,6 +23,7 @@ from zephon_core.ratios.estimation import (
     TokenEstimation,
     TokenRatio,
 )
+from zephon_core.runners import TaskRunner
 
 __all__ = [
     "ChatDelivery",
@@ -33,7 +34,6 @@ __all__ = [
     "RatioSource",
     "RatioSpec",
     "SpecialTokens",
-    "TaskRunner",
     "TokenEstimation",
     "TokenRatio",
     "split_pair",
@@ -82,15 +82,6 @@ class MissingField(StrEnum):
 
     ERROR = "error"
     EMPTY = "empty"
-
-
-class TaskRunner(StrEnum):
-    """What runs the data sets of a flow's step (Prefect's task runners)."""
-
-    THREAD = "thread"
-    PROCESS = "process"
-    RAY = "ray"
-    DASK = "dask"
 
 
 def split_pair(text: str, *, what: str) -> tuple[str, str]:

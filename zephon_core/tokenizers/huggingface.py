@@ -16,7 +16,7 @@ from zephon_core.tokenizers.ragged import RaggedIds
 if TYPE_CHECKING:
     import tokenizers
 
-__all__ = ["Backend", "HuggingFaceBackend", "encode_with_huggingface", "serial_encoding"]
+__all__ = ["Backend", "HuggingFaceBackend", "encode_with_huggingface", "serial_encoding", "small_batches"]
 
 _BATCH_CHARACTERS = 1 << 17
 _BATCH_TEXTS = 4096
@@ -63,14 +63,11 @@ def serial_encoding() -> Iterator[None]:
 
 
 def encode_with_huggingface(tokenizer: tokenizers.Tokenizer, texts: Sequence[str]) -> RaggedIds:
-    """Encode each text whole, no special tokens added.
-
-    In small batches, because the library's result takes some hundred bytes a token until the ids are read out of it.
-    """
+    """Encode each text whole, no special tokens added."""
     ids = array.array("I")
     lengths = np.empty(len(texts), dtype=np.int32)
     row = 0
-    for batch in _batches(texts):
+    for batch in small_batches(texts):
         for encoding in tokenizer.encode_batch_fast(batch, add_special_tokens=False):
             text_ids = encoding.ids
             ids.fromlist(text_ids)
@@ -79,7 +76,8 @@ def encode_with_huggingface(tokenizer: tokenizers.Tokenizer, texts: Sequence[str
     return RaggedIds(np.frombuffer(ids, dtype=np.uint32) if ids else np.empty(0, dtype=np.uint32), lengths)
 
 
-def _batches(texts: Sequence[str]) -> Iterator[list[str]]:
+def small_batches(texts: Sequence[str]) -> Iterator[list[str]]:
+    """Yield texts in batches that are small, because the library's result takes some hundred bytes a token."""
     batch: list[str] = []
     characters = 0
     for text in texts:

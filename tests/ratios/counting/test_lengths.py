@@ -11,10 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zephon_core.errors import FatalCountError, TokenizerError
-from zephon_core.ratios.counting import lengths
-from zephon_core.ratios.counting.lengths import TokenLengths, batches
+from zephon_core.ratios.counting.lengths import TokenLengths
 from zephon_core.store import ArtifactStore
-from zephon_core.tokenizers import RaggedIds, load_tokenizer
+from zephon_core.tokenizers import RaggedIds, huggingface, load_tokenizer
 
 
 def expected(tokenizer, texts):
@@ -47,9 +46,9 @@ def test_with_a_limit(folder, most):
 def test_batches_hold_every_text_in_order(sizes):
     texts = ["x" * size for size in sizes]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lengths, "_BATCH_CHARACTERS", 500)
-        patch.setattr(lengths, "_BATCH_TEXTS", 9)
-        found = list(batches(texts))
+        patch.setattr(huggingface, "_BATCH_CHARACTERS", 500)
+        patch.setattr(huggingface, "_BATCH_TEXTS", 9)
+        found = list(huggingface.small_batches(texts))
     assert [text for batch in found for text in batch] == texts
     assert all(len(batch) <= 9 and sum(map(len, batch[:-1])) < 500 for batch in found)
 

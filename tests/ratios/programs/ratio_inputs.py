@@ -7,8 +7,11 @@ import os
 import random
 import signal
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 WORDS = [f"word{number}" for number in range(300)]
 
@@ -75,3 +78,20 @@ def die(payload: Any) -> int:
 def upper(payload: Any) -> Any:
     """Return a row with its text in capitals, which the tokenizer doesn't know."""
     return {**payload, "text": payload["text"].upper()}
+
+
+@dataclass
+class Sizes:
+    """One shard of so many rows and bytes."""
+
+    rows: int
+    size: int
+
+    def ids(self) -> np.ndarray:
+        return np.zeros(1, np.int64)
+
+    def counts(self) -> np.ndarray:
+        return np.array([self.rows], np.int64)
+
+    def raw_bytes(self) -> np.ndarray:
+        return np.array([self.size], np.int64)

@@ -12,13 +12,11 @@ Everything that is left when the work is finished is a function of the identity 
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
-import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -34,6 +32,7 @@ from zephon_core.budget import BlockPlan
 from zephon_core.errors import CorruptArtifactError, MismatchError
 from zephon_core.fingerprint import canonical_json
 from zephon_core.ledger import BLOCK_RECORD, FLAW_RECORD, Ledger, LedgerRecords, read_union
+from zephon_core.locks import alone_in
 
 __all__ = ["BLOCKS_NAME", "BLOCK_TABLE", "POISON_NAME", "POISON_TABLE", "EncodeState", "damaged_blocks", "poison_reasons"]
 
@@ -209,19 +208,12 @@ class EncodeState:
             ledger.close()
             raise
 
-    @contextmanager
-    def finishing(self) -> Iterator[None]:
+    def finishing(self) -> AbstractContextManager[None]:
         """Let one process at a time finish; where a directory can't be locked several do, with the same result.
 
         Raises FileNotFoundError if the directory has been moved away.
         """
-        handle = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            with suppress(OSError):
-                fcntl.flock(handle, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(handle)
+        return alone_in(self.directory)
 
     def finish(self, records: Table, poison: Table, receipt: Mapping[str, Any]) -> None:
         """Write the tables of an encode whose blocks are all done, and remove the ledgers."""

@@ -12,13 +12,14 @@ import numpy as np
 from zephon_core.errors import FatalCountError, SpecError
 from zephon_core.fingerprint import canonical_json
 from zephon_core.ratios.counting.fields import MISSING, label, look_up, parse_path
-from zephon_core.ratios.counting.lengths import batches, refuse_surrogates
+from zephon_core.ratios.counting.lengths import refuse_surrogates
 from zephon_core.ratios.counting.plans import COUNTED, WITH_LOSS, Count, NotTexts
 from zephon_core.ratios.counting.template import ChatTemplate, Rendered, load_chat_template, read_template
 from zephon_core.ratios.counting.tokenizer import check_length, checked_tokenizer, tokenizer_of
 from zephon_core.ratios.datasets.model import BLANK_ROW
 from zephon_core.store import ArtifactStore
 from zephon_core.tokenizers import Tokenizer, TokenizerBackend
+from zephon_core.tokenizers.huggingface import small_batches
 
 __all__ = ["ChatCounter", "ChatPlan", "ChatTokenCountingSpec", "Delivery"]
 
@@ -138,7 +139,7 @@ class ChatPlan(NotTexts):
                 rendered.append(conversation)
                 rows.append(row)
         done = 0
-        for batch in batches([conversation.text for conversation in rendered]):
+        for batch in small_batches([conversation.text for conversation in rendered]):
             for encoding in self._huggingface.encode_batch(batch, add_special_tokens=False):
                 counts[rows[done]] = self._delivered(encoding, rendered[done])
                 done += 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -11,11 +11,10 @@ from zephon_core.errors import FatalCountError, TokenizerError
 from zephon_core.ratios.counting.cuts import SafeCuts
 from zephon_core.store import ArtifactStore
 from zephon_core.tokenizers import Backend, Tokenizer, TokenizerBackend, choose_backend
+from zephon_core.tokenizers.huggingface import small_batches
 
-__all__ = ["TokenLengths", "batches", "refuse_surrogates"]
+__all__ = ["TokenLengths", "refuse_surrogates"]
 
-_BATCH_CHARACTERS = 1 << 17
-_BATCH_TEXTS = 4096
 _LONG_CHARACTERS = 1 << 20
 _CHARACTERS_A_TOKEN = 6
 _WORTH_CUTTING = 1.25
@@ -87,7 +86,7 @@ class TokenLengths:
     def _reference(self, texts: Sequence[str]) -> npt.NDArray[np.int64]:
         counts = np.empty(len(texts), dtype=np.int64)
         row = 0
-        for batch in batches(texts):
+        for batch in small_batches(texts):
             for encoding in self._huggingface.encode_batch_fast(batch, add_special_tokens=False):
                 counts[row] = len(encoding)
                 row += 1
@@ -117,17 +116,3 @@ def refuse_surrogates(text: str, position: int) -> None:
         refused = FatalCountError("row", found, remedy="Fix or drop the row.")
         refused.position = position
         raise refused from None
-
-
-def batches(texts: Sequence[str]) -> Iterator[list[str]]:
-    """Yield texts in batches that are small, because the library's result takes some hundred bytes a token."""
-    batch: list[str] = []
-    characters = 0
-    for text in texts:
-        batch.append(text)
-        characters += len(text)
-        if characters >= _BATCH_CHARACTERS or len(batch) >= _BATCH_TEXTS:
-            yield batch
-            batch, characters = [], 0
-    if batch:
-        yield batch

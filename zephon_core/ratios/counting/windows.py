@@ -25,8 +25,9 @@ import numpy.typing as npt
 
 from zephon_core.errors import SpecError
 from zephon_core.ratios.counting.cuts import SafeCuts
-from zephon_core.ratios.counting.lengths import TokenLengths, batches, refuse_surrogates
+from zephon_core.ratios.counting.lengths import TokenLengths, refuse_surrogates
 from zephon_core.tokenizers import Tokenizer
+from zephon_core.tokenizers.huggingface import small_batches
 
 __all__ = ["WindowCounter"]
 
@@ -93,7 +94,7 @@ class WindowCounter:
 
     def _add_stretches(self, texts: Sequence[str], stretches: Sequence[_Stretch], counts: npt.NDArray[np.int64]) -> None:
         remaining = iter(stretches)
-        for batch in batches([texts[stretch.row][stretch.begin : stretch.end] for stretch in stretches]):
+        for batch in small_batches([texts[stretch.row][stretch.begin : stretch.end] for stretch in stretches]):
             for encoding, stretch in zip(self._huggingface.encode_batch(batch, add_special_tokens=False), remaining, strict=False):
                 first, stop = stretch.first - stretch.begin, stretch.stop - stretch.begin
                 last = stretch.end - stretch.begin - 1  # where offsets are trimmed, those of white space may point past it
