@@ -80,6 +80,9 @@ class Browser:
     def sees(self, words: str) -> None:
         self.wait_until(lambda: words in self.text(), repr(words))
 
+    def sees_no_more(self, words: str) -> None:
+        self.wait_until(lambda: words not in self.text(), f"{words!r} to be gone")
+
     def click(self, words: str, selector: str = "button, a, [role=menuitem], [role=tab]") -> None:
         def click() -> bool:
             elements = self.driver.find_elements("css selector", selector)
@@ -180,6 +183,7 @@ def test_a_bad_value_is_refused_in_the_form(browser: Browser, inputs: Path, tmp_
 
 def test_a_run_from_the_form_builds_a_bank(browser: Browser, prefect_service: Running) -> None:
     browser.fill(browser.field("Name"), "from-the-form")
+    browser.sees_no_more("does not match")  # until then, the form takes its last message for the value's and submits nothing
     browser.picture("form")
     browser.click("Submit")
     open_run(browser, prefect_service, 1)
