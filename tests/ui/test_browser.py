@@ -81,6 +81,7 @@ class Browser:
         self.wait_until(lambda: words in self.text(), repr(words))
 
     def sees_no_more(self, words: str) -> None:
+        self._point_elsewhere()
         self.wait_until(lambda: words not in self.text(), f"{words!r} to be gone")
 
     def click(self, words: str, selector: str = "button, a, [role=menuitem], [role=tab]") -> None:
