@@ -17,6 +17,8 @@ from zephon_core.models.plugins import is_plugin, load_plugin
 from zephon_core.models.spec import Engine, ModelSpec, Precision, Quantization
 
 __all__ = [
+    "PACKED_BYTES",
+    "Bounded",
     "Encoder",
     "EncoderOptions",
     "bytes_a_weight",
@@ -28,7 +30,8 @@ __all__ = [
     "load_reference",
 ]
 
-_PACKED_BYTES = 1 << 30
+PACKED_BYTES = 1 << 30
+"""Weights of up to this many bytes are laid out anew for the kernels."""
 
 
 class Encoder(Protocol):
@@ -122,7 +125,7 @@ def load_encoder(spec: ModelSpec, options: EncoderOptions | None = None) -> Enco
 
         return OpenVinoEncoder(folder, spec, modes)
     forward = forward_name(spec, device=options.device)
-    pack = folder.weight_bytes * options.copies <= _PACKED_BYTES
+    pack = folder.weight_bytes * options.copies <= PACKED_BYTES
     if forward == "bert/onednn" and (names := _bert_names(folder)):
         from zephon_core.models.bert import BertEncoder
 
@@ -153,21 +156,33 @@ def check_device(options: EncoderOptions) -> None:
         raise SpecError("device", f"is {options.device}", wanted="a GPU of this machine", remedy="Set device: auto or cpu.")
 
 
-def check_ids(encoder: Encoder, ids: npt.NDArray[np.int64], *, where: str) -> None:
+class Bounded(Protocol):
+    """What knows so many token ids, and texts of so many tokens; 0 where there is no bound."""
+
+    @property
+    def vocabulary_size(self) -> int:
+        """How many token ids there are."""
+
+    @property
+    def longest_text(self) -> int:
+        """The most tokens a text may have."""
+
+
+def check_ids(model: Bounded, ids: npt.NDArray[np.int64], *, where: str) -> None:
     """Raise ModelError if ids or their number are more than the model knows, before it fails in its own words."""
-    if encoder.vocabulary_size and int(ids.max()) >= encoder.vocabulary_size:
+    if model.vocabulary_size and int(ids.max()) >= model.vocabulary_size:
         raise ModelError(
             where,
             f"holds token id {int(ids.max())}",
-            wanted=f"ids below the model's {encoder.vocabulary_size:,}",
+            wanted=f"ids below the model's {model.vocabulary_size:,}",
             remedy="Use the tokenizer that belongs to the model.",
         )
-    if encoder.longest_text and ids.shape[-1] > encoder.longest_text:
+    if model.longest_text and ids.shape[-1] > model.longest_text:
         raise ModelError(
             where,
             f"has texts of {ids.shape[-1]:,} tokens",
-            wanted=f"at most the model's {encoder.longest_text:,}",
-            remedy=f"Set max_key_tokens to {encoder.longest_text} or less.",
+            wanted=f"at most the model's {model.longest_text:,}",
+            remedy=f"Set max_key_tokens to {model.longest_text} or less.",
         )
 
 

@@ -221,7 +221,7 @@ def _model_class(folder: ModelFolder, *, outer: bool) -> Any:
 
     if folder.config.get("is_encoder_decoder") or folder.architecture.endswith("EncoderModel"):
         return transformers.AutoModelForTextEncoding
-    if outer and folder.architecture.endswith("ForCausalLM"):
+    if outer and folder.architecture.endswith(("ForCausalLM", "LMHeadModel")):
         return transformers.AutoModelForCausalLM
     if outer and folder.architecture.endswith("ForMaskedLM"):
         return transformers.AutoModelForMaskedLM
