@@ -5,9 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterable, Sequence
+import threading
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -110,3 +113,96 @@ def _expected_scan(
                     expected.texts.append(text)
                     expected.kinds.append(int(table.kinds[position_field]))
     return expected
+
+
+class Bucket:
+    """A bucket of an S3-speaking server on loopback, and what was asked of that server."""
+
+    def __init__(self, endpoint: str, requests: list[str]) -> None:
+        import boto3
+
+        self.name = f"bucket-{uuid.uuid4()}"
+        self.url = f"s3://{self.name}"
+        self._requests = requests
+        self._client = boto3.client("s3", endpoint_url=endpoint)
+        self._client.create_bucket(Bucket=self.name)
+
+    def put(self, key: str, content: bytes) -> str:
+        """Store an object, and return its URL."""
+        self._client.put_object(Bucket=self.name, Key=key, Body=content)
+        return f"{self.url}/{key}"
+
+    def put_folder(self, folder: Path) -> str:
+        """Store every file of a folder under the folder's name, and return the URL of that."""
+        for file in sorted(path for path in folder.rglob("*") if path.is_file()):
+            self.put(f"{folder.name}/{file.relative_to(folder)}", file.read_bytes())
+        return f"{self.url}/{folder.name}/"
+
+    def get(self, key: str) -> bytes:
+        """Return an object's content."""
+        return bytes(self._client.get_object(Bucket=self.name, Key=key)["Body"].read())
+
+    def names(self) -> list[str]:
+        """List the objects."""
+        return [each["Key"] for each in self._client.list_objects_v2(Bucket=self.name).get("Contents", [])]
+
+    def delete(self, key: str) -> None:
+        """Remove an object."""
+        self._client.delete_object(Bucket=self.name, Key=key)
+
+    def asked(self) -> list[str]:
+        """Return "METHOD key" of every object of this bucket that was asked for since the last time of asking."""
+        found = []
+        for line in self._requests:
+            method, _, path = line.partition(" ")
+            bucket, _, key = path.strip("/").partition("/")
+            if bucket == self.name and key:
+                found.append(f"{method} {key}")
+        self._requests.clear()
+        return found
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[tuple[str, list[str]]]:
+    """Its endpoint, and a list to which it adds "METHOD path" of each request."""
+    from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+    from werkzeug.serving import WSGIRequestHandler, make_server
+
+    requests: list[str] = []
+    application = DomainDispatcherApplication(create_backend_app)
+
+    def noted(environment: dict[str, Any], respond: Any) -> Any:
+        requests.append(f"{environment['REQUEST_METHOD']} {environment['PATH_INFO']}")
+        return application(environment, respond)
+
+    class Handler(WSGIRequestHandler):
+        def log(self, *_: object) -> None:
+            """Say nothing: `requests` has it."""
+
+    server = make_server("127.0.0.1", 0, noted, threaded=True, request_handler=Handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{server.port}", requests
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.fixture
+def s3(s3_server: tuple[str, list[str]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Bucket]:
+    """A new bucket; this process and its children find its server and the credentials where they find real ones."""
+    import s3fs
+
+    endpoint, requests = s3_server
+    settings = {"ACCESS_KEY_ID": "AKIATESTTESTTESTTEST", "SECRET_ACCESS_KEY": "secret/of+the-tests", "DEFAULT_REGION": "us-east-1"}
+    nowhere = {
+        "CONFIG_FILE": str(tmp_path / "none"),
+        "SHARED_CREDENTIALS_FILE": str(tmp_path / "none"),
+        "EC2_METADATA_DISABLED": "true",
+    }
+    for name, value in {**settings, **nowhere, "ENDPOINT_URL": endpoint}.items():
+        monkeypatch.setenv(f"AWS_{name}", value)
+    monkeypatch.delenv("AWS_PROFILE", raising=False)
+    s3fs.S3FileSystem.clear_instance_cache()
+    yield Bucket(endpoint, requests)
+    s3fs.S3FileSystem.clear_instance_cache()

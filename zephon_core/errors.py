@@ -16,6 +16,7 @@ __all__ = [
     "InputError",
     "LeaseHeldError",
     "LeaseLostError",
+    "LengthError",
     "MeasureError",
     "MismatchError",
     "MissingArtifactError",
@@ -24,6 +25,7 @@ __all__ = [
     "PoisonError",
     "SourceChangedError",
     "SpecError",
+    "StateError",
     "TokenizerError",
     "TransientInputError",
     "WorkerError",
@@ -82,8 +84,26 @@ class TransientInputError(InputError):
     """A source can't be reached now, and a later try may succeed: I/O, credentials, a file that went away."""
 
 
-class SourceChangedError(InputError):
-    """A source's content is no longer what it was when this run identified it."""
+class SourceChangedError(TransientInputError):
+    """A source's content is no longer what it was when this run identified it; a later run takes it as it is then."""
+
+    def __init__(
+        self,
+        where: str,
+        found: str = "was changed since this run identified it",
+        *,
+        wanted: str = "",
+        remedy: str = "Run again once nothing writes to it any more.",
+    ) -> None:
+        super().__init__(where, found, wanted=wanted, remedy=remedy)
+
+
+class LengthError(InputError, ValueError):
+    """An example's length can't be batched: below one, too large to count, or alone beyond a batch's budget."""
+
+
+class StateError(ZephonError, ValueError):
+    """A saved state can't be restored here: unreadable, of another version, or of other data or settings; nothing was changed."""
 
 
 class FatalCountError(ZephonError, ValueError):

@@ -15,6 +15,7 @@ from zephon_core.errors import CorruptArtifactError, InputError, MissingArtifact
 from zephon_core.fingerprint import file_sha256
 from zephon_core.locks import is_held
 from zephon_core.progress import NULL_PROGRESS, Progress
+from zephon_core.readers.sources import file_system, transport_errors, transport_words
 from zephon_core.store import RECORD_NAME, ArtifactRecord, ArtifactRef, ArtifactStore, discard
 
 __all__ = ["Entry", "list_entries", "pull", "push", "resolve", "sweep"]
@@ -148,14 +149,20 @@ def _reachable(entries: Sequence[Entry]) -> set[str]:
 def push(store: ArtifactStore, ref: ArtifactRef, url: str, *, progress: Progress = NULL_PROGRESS) -> str:
     """Copy a finished artifact to an fsspec URL, its record last; return where it lies there.
 
-    What is there already under this fingerprint is left alone.
+    What is there already under this fingerprint is left alone. Raises InputError where the place can't be reached.
     """
-    import fsspec
-
-    filesystem, root = fsspec.core.url_to_fs(url)
+    filesystem, root = file_system(url)
     target = f"{root.rstrip('/')}/{ref.kind}/{ref.fingerprint}"
-    if filesystem.exists(f"{target}/{RECORD_NAME}"):
-        return str(filesystem.unstrip_protocol(target))
+    try:
+        if filesystem.exists(f"{target}/{RECORD_NAME}"):
+            return str(filesystem.unstrip_protocol(target))
+        _put(store, ref, filesystem, target, progress)
+    except transport_errors() as error:
+        raise InputError(url, f"can't be pushed to ({transport_words(error)})") from error
+    return str(filesystem.unstrip_protocol(target))
+
+
+def _put(store: ArtifactStore, ref: ArtifactRef, filesystem: Any, target: str, progress: Progress) -> None:
     record = store.record(ref)
     with progress.phase("push", total=sum(file.bytes for file in record.files.values()), unit="B") as phase:
         for name, file in record.files.items():
@@ -163,21 +170,21 @@ def push(store: ArtifactStore, ref: ArtifactRef, url: str, *, progress: Progress
             filesystem.put_file(str(ref.path / name), f"{target}/{name}")
             phase.advance(file.bytes)
     filesystem.put_file(str(ref.path / RECORD_NAME), f"{target}/{RECORD_NAME}")
-    return str(filesystem.unstrip_protocol(target))
 
 
 def pull(store: ArtifactStore, url: str, *, progress: Progress = NULL_PROGRESS) -> ArtifactRef:
     """Copy an artifact from an fsspec URL into a store, check every file's SHA-256, and return its reference.
 
-    Raises InputError where no artifact lies there, CorruptArtifactError for a file that came out otherwise.
+    Raises InputError where no artifact lies there or the place can't be reached, CorruptArtifactError for a file that came out
+    otherwise.
     """
-    import fsspec
-
-    filesystem, root = fsspec.core.url_to_fs(url.rstrip("/"))
+    filesystem, root = file_system(url.rstrip("/"))
     try:
         content = filesystem.cat_file(f"{root}/{RECORD_NAME}")
     except FileNotFoundError:
         raise InputError(url, "holds no artifact", wanted=RECORD_NAME) from None
+    except transport_errors() as error:
+        raise InputError(url, f"can't be read ({transport_words(error)})") from error
     store.root.mkdir(parents=True, exist_ok=True)
     staging = temporary_name(store.root / "pull")
     staging.mkdir()
@@ -199,6 +206,8 @@ def pull(store: ArtifactStore, url: str, *, progress: Progress = NULL_PROGRESS) 
         publish_directory(staging, target)
     except FileNotFoundError as error:
         raise MissingArtifactError(url, f"lacks a file its record names ({error})") from None
+    except transport_errors() as error:
+        raise InputError(url, f"can't be pulled ({transport_words(error)})") from error
     finally:
         remove_tree(staging)
     return ArtifactRef(kind=record.kind, fingerprint=record.fingerprint, url=str(target))

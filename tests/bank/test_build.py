@@ -349,12 +349,12 @@ def test_parts_that_finish_at_once_all_end_well(built, bank_parameters, tmp_path
 
 def test_all_rows_without_the_last_touch_are_no_finished_encode(built, bank_parameters, tmp_path, monkeypatch):
     """Between the last block and the tables another part looks: it must not take the ledgers away, nor call the bank complete."""
-    from zephon_core.bank.encode.work import EncodeWork
+    from zephon_core.blocks import BlockWork
 
     wanted = file_sha256(tmp_path / "bank" / "features.f16.npy")
     settings = {"store": str(tmp_path / "parts"), "output": "parted"}
     with monkeypatch.context() as patch:
-        patch.setattr(EncodeWork, "_finish", lambda self, runner: True)
+        patch.setattr(BlockWork, "_finish", lambda self, runner: True)
         found = [build_bank(*bank_parameters(parts=2, part=part, **settings)) for part in (0, 1, 0)]
         assert [result.complete for result in found] == [False] * 3
         assert found[-1].encoded_rows == found[-1].text_count

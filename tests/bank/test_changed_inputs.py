@@ -8,7 +8,7 @@ import shutil
 import pytest
 
 from zephon_core.bank import build_bank, steps
-from zephon_core.bank.encode.work import EncodeWork
+from zephon_core.blocks import BlockWork
 from zephon_core.errors import MismatchError, SourceChangedError
 from zephon_core.fingerprint import file_sha256
 from zephon_core.store import ArtifactStore
@@ -66,14 +66,14 @@ def test_weights_that_change_before_they_are_loaded(bank_parameters, model, othe
 def test_weights_that_change_while_they_are_used(bank_parameters, model, other, tmp_path, monkeypatch):
     wanted = true_features(bank_parameters, model, tmp_path)
     kept = shutil.copytree(model, tmp_path / "kept")
-    encode = EncodeWork._encode
+    encode = BlockWork._work
 
     def encode_and_change(self, *arguments):
         encode(self, *arguments)
         overwrite(model, other)
 
     spec, run = parameters(bank_parameters, model)
-    monkeypatch.setattr(EncodeWork, "_encode", encode_and_change)
+    monkeypatch.setattr(BlockWork, "_work", encode_and_change)
     with pytest.raises(SourceChangedError, match="was changed"):
         build_bank(spec, run)
     monkeypatch.undo()

@@ -21,11 +21,10 @@ import psutil
 import pytest
 
 from zephon_core.bank.encode import encode_tokens, read_outcome
-from zephon_core.bank.encode.matrix import FeatureMatrix, block_checksum
 from zephon_core.bank.encode.receipts import SHAPE_ROWS
 from zephon_core.bank.encode.run import make_plan
-from zephon_core.bank.encode.state import EncodeState
 from zephon_core.bank.specs import EncodeSpec, RunOptions
+from zephon_core.blocks import BlockState, RowFile, RowLayout, block_checksum
 
 ROOT = Path(__file__).parents[2]
 SEED = 20
@@ -91,12 +90,13 @@ class Killed:
 
     def on_record(self) -> set[int]:
         """The blocks on record, after a check that each one's bytes are in the matrix."""
-        state = EncodeState.read(self.root / "work")
-        if state is None or state.finished or not state.hidden_size:
+        state = BlockState.read(self.root / "work")
+        if state is None or state.finished or not state.document["hidden_size"]:
             return set()
         plan = make_plan(np.load(self.root / "tokens" / "lengths.npy"), self.spec)
         records = state.records().records
-        with FeatureMatrix(self.root / "work" / "features.f16.npy", 300, state.hidden_size, np.dtype(np.float16)) as matrix:
+        layout = RowLayout.matrix(300, state.document["hidden_size"], np.dtype(np.float16))
+        with RowFile(self.root / "work" / "features.f16.npy", layout) as matrix:
             for record in records:
                 rows = plan.rows(int(record["block"]))
                 assert block_checksum(rows, matrix.read(rows)) == int(record["checksum"])

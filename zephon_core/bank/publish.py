@@ -19,8 +19,6 @@ import numpy as np
 
 from zephon_core.atomic import fsync_file, publish_directory, remove_tree, write_json
 from zephon_core.bank.encode import EncodeOutcome, read_outcome, valid_rows
-from zephon_core.bank.encode.outcome import is_as_before
-from zephon_core.bank.encode.state import EncodeState
 from zephon_core.bank.manifest import (
     INDEX_NAME,
     MANIFEST_NAME,
@@ -34,6 +32,7 @@ from zephon_core.bank.manifest import (
 from zephon_core.bank.report import REPORT_NAME, render_report
 from zephon_core.bank.scan import write_index
 from zephon_core.bank.specs import BankSpec, RunOptions
+from zephon_core.blocks import BlockState, is_as_before
 from zephon_core.errors import ArtifactError, MissingArtifactError, SpecError
 from zephon_core.fingerprint import file_sha256
 from zephon_core.locks import alone_in
@@ -135,7 +134,7 @@ def fill_bank_directory(parts: BankParts, directory: Path) -> dict[str, FileReco
 
 def _copy_unfinished(parts: BankParts, directory: Path) -> dict[str, FileRecord]:
     """Copy an encode at which other processes may be at work: first the ledgers, so that all they name is in the matrix."""
-    state = EncodeState.read(parts.encoded)
+    state = BlockState.read(parts.encoded)
     if state is None or state.finished:
         raise EncodeMovedError
     names = [*_ledger_files(parts.encoded), features_name(parts.spec.encode.store_dtype)]

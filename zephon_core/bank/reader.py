@@ -15,7 +15,8 @@ import numpy.typing as npt
 import orjson
 
 from zephon_core.bank.manifest import MANIFEST_NAME, VALID_NAME, parse_manifest, read_manifest
-from zephon_core.errors import CorruptArtifactError, IncompleteBankError, SpecError
+from zephon_core.errors import CorruptArtifactError, IncompleteBankError, InputError, SpecError
+from zephon_core.readers.sources import file_system, transport_errors, transport_words
 
 if TYPE_CHECKING:
     import torch
@@ -181,19 +182,22 @@ def check_size(path: Path, wanted_bytes: int) -> None:
 
 def _local_copy(url: str) -> Path:
     """Copy a bank from an fsspec URL into the user's cache, unless that very bank is there, and return the folder."""
-    import fsspec
-
     from zephon_core.store import default_store_root
 
-    filesystem, root = fsspec.core.url_to_fs(url)
+    filesystem, root = file_system(url)
     try:
         raw = filesystem.cat_file(f"{root}/{MANIFEST_NAME}")
     except FileNotFoundError:
         raise SpecError(url, "holds no bank", wanted=MANIFEST_NAME) from None
+    except transport_errors() as error:
+        raise InputError(url, f"can't be read ({transport_words(error)})") from error
     folder = default_store_root() / "remote" / hashlib.sha256(raw).hexdigest()
     if not (folder / MANIFEST_NAME).exists():
         folder.mkdir(parents=True, exist_ok=True)
-        for name in parse_manifest(raw, f"{url}/{MANIFEST_NAME}")["files"]:
-            filesystem.get_file(f"{root}/{name}", str(folder / name))
+        try:
+            for name in parse_manifest(raw, f"{url}/{MANIFEST_NAME}")["files"]:
+                filesystem.get_file(f"{root}/{name}", str(folder / name))
+        except transport_errors() as error:
+            raise InputError(url, f"can't be copied ({transport_words(error)})") from error
         (folder / MANIFEST_NAME).write_bytes(raw)
     return folder

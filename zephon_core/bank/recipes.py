@@ -21,7 +21,7 @@ from zephon_core.models import model_content_sha256
 from zephon_core.progress import NULL_PROGRESS, Progress
 from zephon_core.readers.sources import Source, resolve_sources
 from zephon_core.store import ArtifactStore, Recipe
-from zephon_core.tokenizers import load_tokenizer
+from zephon_core.tokenizers import identify_tokenizer
 
 __all__ = ["BankIdentity", "BankRecipes", "BaseBank", "all_sources", "bank_recipes", "identify", "read_base"]
 
@@ -83,7 +83,7 @@ def identify(spec: BankSpec, *, store: ArtifactStore, progress: Progress = NULL_
     sources = resolve_sources(spec.scan.sources, memo=store.memo, progress=progress)
     identity = BankIdentity(
         sources=sources,
-        tokenizer_sha256=load_tokenizer(spec.tokenizer_path).content_sha256,
+        tokenizer_sha256=identify_tokenizer(spec.tokenizer_path, store),
         model_sha256=model_content_sha256(spec.encode.model, hash_file=store.memo.sha256),
     )
     if not spec.base:

@@ -16,7 +16,6 @@ from typing import Any
 
 from zephon_core.bank.encode import EncodeOutcome, encode_tokens, read_outcome
 from zephon_core.bank.encode.outcome import read_standing
-from zephon_core.bank.encode.state import EncodeState
 from zephon_core.bank.extend import copy_files, drop_known, join_features, join_scans, join_statistics, join_tokens
 from zephon_core.bank.manifest import features_name, read_manifest
 from zephon_core.bank.publish import BankParts, EncodeMovedError, fill_bank_directory, publish_folder
@@ -24,6 +23,7 @@ from zephon_core.bank.recipes import BankIdentity, BankRecipes, BaseBank, all_so
 from zephon_core.bank.scan import scan_texts
 from zephon_core.bank.specs import BankSpec, RunOptions
 from zephon_core.bank.tokens import tokenize_texts
+from zephon_core.blocks import BlockState
 from zephon_core.errors import ArtifactError, LeaseHeldError, MissingArtifactError, PoisonError, SourceChangedError
 from zephon_core.locks import is_held
 from zephon_core.progress import NULL_PROGRESS, Progress
@@ -112,7 +112,7 @@ def tokenize(
         return store.build(recipes.tokens, lambda directory: _same_tokens(base, directory), force=force, progress=progress)
 
     def produce(directory: Path) -> dict[str, Any]:
-        tokenizer = _tokenizer(spec, identity)
+        tokenizer = _tokenizer(spec, identity, store)
         source = texts.path / "texts.jsonl"
         return tokenize_texts(source, count, tokenizer, spec.tokenize, directory, run=run, store=store, progress=progress)
 
@@ -205,11 +205,11 @@ def _commit_features(recipe: Recipe, outcome: EncodeOutcome, store: ArtifactStor
     """
     partial = store.partial_path(recipe)
     with store.lease(recipe.key, progress) as lease:
-        state = EncodeState.read(partial)
+        state = BlockState.read(partial)
         if state is None:
             return _needed(store, recipe)
         with state.finishing():  # until whoever writes the tables has removed all ledgers
-            state = EncodeState.read(partial)
+            state = BlockState.read(partial)
             if state is None or not state.finished:
                 return None
             state.sweep()
@@ -374,12 +374,10 @@ def _needed(store: ArtifactStore, recipe: Recipe) -> ArtifactRef:
     return ref
 
 
-def _tokenizer(spec: BankSpec, identity: BankIdentity) -> Tokenizer:
-    tokenizer = load_tokenizer(spec.tokenizer_path)
+def _tokenizer(spec: BankSpec, identity: BankIdentity, store: ArtifactStore) -> Tokenizer:
+    tokenizer = load_tokenizer(spec.tokenizer_path, store=store)
     if tokenizer.content_sha256 != identity.tokenizer_sha256:
-        raise SourceChangedError(
-            spec.tokenizer_path, "was changed since this run identified it", remedy="Run again once nothing writes to it any more."
-        )
+        raise SourceChangedError(spec.tokenizer_path)
     return tokenizer
 
 

@@ -14,14 +14,13 @@ import numpy.typing as npt
 from zephon_core.errors import MissingExtraError, ModelError, SpecError
 from zephon_core.models.folder import ModelFolder, read_model_folder
 from zephon_core.models.plugins import is_plugin, load_plugin
-from zephon_core.models.spec import Engine, ModelSpec, Precision, Quantization
+from zephon_core.models.spec import Engine, ModelSpec, Quantization
 
 __all__ = [
     "PACKED_BYTES",
     "Bounded",
     "Encoder",
     "EncoderOptions",
-    "bytes_a_weight",
     "check_device",
     "check_ids",
     "forward_name",
@@ -201,12 +200,3 @@ def _bert_names(folder: ModelFolder) -> dict[str, str] | None:
     from zephon_core.models.bert import bert_names
 
     return bert_names(folder)
-
-
-def bytes_a_weight(spec: ModelSpec) -> float:
-    """Return how many bytes the model holds for one weight of a matrix."""
-    if spec.quantization is Quantization.NF4:
-        return 0.5
-    if spec.quantization is Quantization.INT8:
-        return 1.0
-    return 4.0 if spec.dtype is Precision.FLOAT32 else 2.0

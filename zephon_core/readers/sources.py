@@ -31,6 +31,7 @@ __all__ = [
     "open_source",
     "resolve_sources",
     "transport_errors",
+    "transport_words",
 ]
 
 _FORMATS = {
@@ -91,9 +92,7 @@ def resolve_sources(
 def check_unchanged(source: Source, *, memo: FileMemo | None = None) -> None:
     """Compare a source's present content with its identity. Raises SourceChangedError if it differs, InputError if it is gone."""
     if _size(source.url) != source.bytes or _sha256(source.url, memo) != source.sha256:
-        raise SourceChangedError(
-            source.url, "was changed since this run identified it", remedy="Run again once nothing writes to it any more."
-        )
+        raise SourceChangedError(source.url)
 
 
 def expand_source(text: str) -> list[tuple[str, str]]:
@@ -159,7 +158,7 @@ def open_source(url: str, *, buffered: bool = False) -> Iterator[BinaryIO]:
     except FileNotFoundError:
         raise _absent(url) from None
     except transport_errors() as error:
-        raise InputError(url, f"can't be read ({_reason(error)})") from error
+        raise InputError(url, f"can't be read ({transport_words(error)})") from error
 
 
 def transport_errors() -> tuple[type[Exception], ...]:
@@ -168,8 +167,9 @@ def transport_errors() -> tuple[type[Exception], ...]:
     return (OSError, *(getattr(module, kind) for module, kind in loaded))
 
 
-def _reason(error: Exception) -> str:
-    return " ".join(str(getattr(error, "strerror", None) or error or type(error).__name__).split())
+def transport_words(error: Exception) -> str:
+    """Say on one line what went wrong between here and a file."""
+    return " ".join(str(getattr(error, "strerror", None) or error or type(error).__name__).split())[:200]
 
 
 def _identify(name: str, url: str, memo: FileMemo | None) -> Source:
@@ -190,7 +190,7 @@ def _sha256(url: str, memo: FileMemo | None) -> str:
     try:
         return memo.sha256(path) if memo else file_sha256(path)
     except OSError as error:
-        raise InputError(url, f"can't be read ({_reason(error)})") from error
+        raise InputError(url, f"can't be read ({transport_words(error)})") from error
 
 
 def _size(url: str) -> int:
@@ -201,7 +201,7 @@ def _size(url: str) -> int:
     try:
         return path.stat().st_size
     except OSError as error:
-        raise InputError(url, f"can't be read ({_reason(error)})") from error
+        raise InputError(url, f"can't be read ({transport_words(error)})") from error
 
 
 def _mode(path: Path) -> int:
@@ -255,7 +255,7 @@ def _expand_remote(url: str) -> list[str]:
     try:
         found = sorted(match for match in system.glob(pattern) if system.isfile(match))
     except transport_errors() as error:
-        raise InputError(url, f"can't be listed ({_reason(error)})") from error
+        raise InputError(url, f"can't be listed ({transport_words(error)})") from error
     if not found:
         raise _no_match(url)
     return [str(system.unstrip_protocol(match)) for match in found]
@@ -268,7 +268,7 @@ def file_system(url: str) -> tuple[Any, str]:
     try:
         system, path = fsspec.core.url_to_fs(url)
     except ImportError as error:
-        raise MissingExtraError(url, f"needs a package that isn't installed ({error})", remedy="Install it with pip.") from error
+        raise MissingExtraError(url, f"needs a package that isn't installed ({error})", remedy=_install(url)) from error
     except ValueError as error:
         scheme = url.partition("://")[0].rpartition("::")[2]
         if scheme not in fsspec.available_protocols():
@@ -281,6 +281,11 @@ def file_system(url: str) -> tuple[Any, str]:
             ) from error
         raise InputError(url, f"can't be opened ({error})", remedy=_LOOK_AGAIN) from error
     return system, str(path)
+
+
+def _install(url: str) -> str:
+    scheme = url.partition("://")[0].rpartition("::")[2]
+    return "pip install 'zephon-flows[s3]'" if scheme in ("s3", "s3a") else "Install it with pip."
 
 
 def _fsspec_open(url: str) -> Any:

@@ -31,6 +31,7 @@ _LIBRARIES = ("tokenizers", "quicktok-v1")
 _PROBE_BATCH_TEXTS = 2000
 _WORTH_A_PROOF_BYTES = 32 << 20
 _WORTH_LOADING_BYTES = 4 << 20
+_TOO_LITTLE = "too little text for a faster backend to pay off"
 
 
 class TokenizerBackend(StrEnum):
@@ -72,11 +73,13 @@ def choose_backend(
     reference = HuggingFaceBackend(tokenizer.huggingface)
     if requested == TokenizerBackend.HUGGINGFACE:
         return ChosenBackend(reference, "as asked")
+    if requested == TokenizerBackend.AUTO and text_bytes < _WORTH_LOADING_BYTES:
+        return ChosenBackend(reference, _TOO_LITTLE)
     recipe = _quicktok_recipe(tokenizer)
     proved = store is not None and store.find(recipe.kind, recipe.fingerprint) is not None
     worthwhile_bytes = _WORTH_LOADING_BYTES if proved else _WORTH_A_PROOF_BYTES * threads
     if requested == TokenizerBackend.AUTO and text_bytes < worthwhile_bytes:
-        return ChosenBackend(reference, "too little text for a faster backend to pay off")
+        return ChosenBackend(reference, _TOO_LITTLE)
 
     def produce(folder: Path) -> dict[str, int]:
         import_into(folder, tokenizer)

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from zephon_core.errors import TokenizerError
+from zephon_core.store import ArtifactStore
 from zephon_core.tokenizers.added_tokens import AddedTokens
 from zephon_core.tokenizers.early_cut import encode_first, find_early_cut
 from zephon_core.tokenizers.huggingface import encode_with_huggingface
 from zephon_core.tokenizers.identity import content_sha256, largest_id
+from zephon_core.tokenizers.memo import IdentityMemo
 from zephon_core.tokenizers.ragged import RaggedIds
 from zephon_core.tokenizers.sentencepiece_file import sentencepiece_to_definition
 from zephon_core.tokenizers.tiktoken_file import is_ranks, ranks_to_definition
@@ -21,23 +23,27 @@ from zephon_core.tokenizers.tiktoken_file import is_ranks, ranks_to_definition
 if TYPE_CHECKING:
     import tokenizers
 
-__all__ = ["Tokenizer", "load_tokenizer"]
+__all__ = ["Tokenizer", "identify_tokenizer", "load_tokenizer"]
 
 _SLOW_FILES = ("vocab.txt", "vocab.json", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "*.tiktoken", "tekken.json")
+_FILE, _CONFIG = "tokenizer.json", "tokenizer_config.json"
 _BULKY_MODEL_KEYS = ("vocab", "merges")
 
 
 class Tokenizer:
     """A fast Hugging Face tokenizer, without truncation or padding, and what it is.
 
-    content_sha256: see `zephon_core.tokenizers.content_sha256`. vocab_size: the largest id it can give, plus one.
+    vocab_size: the largest id it can give, plus one.
     structure: its tokenizer.json without vocabulary and merges. definition_json: the whole, as JSON.
     early_cut: where a long text can be cut before it is encoded, without changing its first ids; None if that can't be known.
     Encoding is safe from any number of threads at once.
     """
 
-    def __init__(self, definition_json: bytes, *, origin: str) -> None:
-        """Take a tokenizer.json's bytes; origin names it in messages. Raises TokenizerError where it is none."""
+    def __init__(self, definition_json: bytes, *, origin: str, memo: IdentityMemo | None = None) -> None:
+        """Take a tokenizer.json's bytes; origin names it in messages. memo: where its identity is looked for before it is found.
+
+        Raises TokenizerError where it is no tokenizer.json.
+        """
         import tokenizers
 
         self.origin = origin
@@ -49,7 +55,8 @@ class Tokenizer:
             raise _broken(origin, f"can't be used ({_one_line(error)})") from error
         self.huggingface.no_truncation()
         self.huggingface.no_padding()
-        self.content_sha256 = content_sha256(definition)
+        if memo is not None:
+            self.content_sha256 = _remembered(memo, definition_json, definition)
         self.vocab_size = largest_id(definition) + 1
         self.structure: dict[str, Any] = {
             **definition,
@@ -57,6 +64,11 @@ class Tokenizer:
         }
         self.added_tokens = AddedTokens.of(definition)
         self.early_cut, self._early_cut_words = find_early_cut(definition, self.added_tokens)
+
+    @cached_property
+    def content_sha256(self) -> str:
+        """See `zephon_core.tokenizers.content_sha256`. Found when it is first asked for, or at once where it is remembered."""
+        return content_sha256(self.definition())
 
     def encode_batch(self, texts: Sequence[str], *, max_tokens: int | None = None) -> RaggedIds:
         """All ids of each text, no special tokens added, on every core that the tokenizers library is allowed.
@@ -86,27 +98,61 @@ class Tokenizer:
         }
 
 
-def load_tokenizer(path: str | Path) -> Tokenizer:
+def identify_tokenizer(path: str | Path, store: ArtifactStore) -> str:
+    """Return the `content_sha256` of the tokenizer that `load_tokenizer` would load, without loading it if the store knows it.
+
+    Raises TokenizerError as `load_tokenizer` does.
+    """
+    memo = _memo(store)
+    file = Path(path) / _FILE if Path(path).is_dir() else Path(path)
+    if not file.is_file():
+        return load_tokenizer(path, store=store).content_sha256
+    config = Path(path) / _CONFIG
+    contents = [_read(file), _read(config)] if config.is_file() else [_read(file)]
+    known = memo.get(*contents)
+    if not known:
+        known = load_tokenizer(path, store=store).content_sha256
+        if contents[0].lstrip()[:1] == b"{":  # other files are identified by what this version makes of them
+            memo.put(known, *contents)
+    return known
+
+
+def load_tokenizer(path: str | Path, *, store: ArtifactStore | None = None) -> Tokenizer:
     """Load a tokenizer from a Hugging Face folder, a tokenizer.json, a file of tiktoken ranks or a SentencePiece model.
 
     Ranks and SentencePiece models become a tokenizer.json in memory that gives the same ids; see `tiktoken_file` and
     `sentencepiece_file`. A folder's tokenizer.json is taken as it is. A folder that has other formats only (vocab.txt,
-    vocab.json with merges.txt, tokenizer.model, ...) is converted by transformers, offline. Raises TokenizerError for anything
-    missing, broken, or at odds with the folder's tokenizer_config.json.
+    vocab.json with merges.txt, tokenizer.model, ...) is converted by transformers, offline.
+
+    store: where its identity is remembered. Raises TokenizerError for anything missing, broken, or at odds with the folder's
+    tokenizer_config.json.
     """
     path = Path(path)
+    memo = _memo(store) if store else None
     if path.is_file():
-        return Tokenizer(_definition(_read(path), path), origin=str(path))
+        return Tokenizer(_definition(_read(path), path), origin=str(path), memo=memo)
     if not path.is_dir():
         raise TokenizerError(str(path), "is not there", wanted="a Hugging Face folder or a tokenizer file")
-    file = path / "tokenizer.json"
+    file = path / _FILE
     if file.is_file():
-        tokenizer = Tokenizer(_read(file), origin=str(file))
-        _refuse_contradictions(path / "tokenizer_config.json", tokenizer)
+        tokenizer = Tokenizer(_read(file), origin=str(file), memo=memo)
+        _refuse_contradictions(path / _CONFIG, tokenizer)
         return tokenizer
     if any(True for pattern in _SLOW_FILES for _ in path.glob(pattern)):
-        return Tokenizer(_converted(path), origin=str(path))
+        return Tokenizer(_converted(path), origin=str(path), memo=memo)
     raise TokenizerError(str(path), "holds no tokenizer", wanted="a tokenizer.json", remedy="Name the folder or file that has one.")
+
+
+def _memo(store: ArtifactStore) -> IdentityMemo:
+    return IdentityMemo(store.root / "memo" / "tokenizers")
+
+
+def _remembered(memo: IdentityMemo, definition_json: bytes, definition: dict[str, Any]) -> str:
+    known = memo.get(definition_json)
+    if not known:
+        known = content_sha256(definition)
+        memo.put(known, definition_json)
+    return known
 
 
 def _definition(content: bytes, path: Path) -> bytes:
@@ -173,8 +219,9 @@ def _refuse_contradictions(config_file: Path, tokenizer: Tokenizer) -> None:
     if not isinstance(config, dict):
         raise TokenizerError(str(config_file), "is not a JSON object")
     remedy = "Save the folder again with transformers' save_pretrained, or name the tokenizer.json itself to use it as it is."
-    for token_id, token in (config.get("added_tokens_decoder") or {}).items():
-        content = token["content"] if isinstance(token, dict) else str(token)
+    added = config.get("added_tokens_decoder")
+    for token_id, token in added.items() if isinstance(added, dict) else ():
+        content = str(token.get("content")) if isinstance(token, dict) else str(token)
         found_id = tokenizer.huggingface.token_to_id(content)
         if found_id is None or str(found_id) != token_id:
             found = f"adds token {content!r} as id {token_id}, which tokenizer.json has " + (

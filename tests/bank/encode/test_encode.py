@@ -505,8 +505,8 @@ class TestDamage:
     def test_a_large_matrix_is_sampled_and_read_whole_once_something_is_found(
         self, begun: Encode, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("zephon_core.bank.encode.state._READ_ALL_BYTES", 100)
-        monkeypatch.setattr("zephon_core.bank.encode.state._LATEST_BLOCKS", 2)
+        monkeypatch.setattr("zephon_core.blocks.state._READ_ALL_BYTES", 100)
+        monkeypatch.setattr("zephon_core.blocks.state._LATEST_BLOCKS", 2)
         matrix = np.load(begun.root / "a" / "features.f16.npy", mmap_mode="r+")
         plan = make_plan(np.load(begun.tokens / "lengths.npy"), begun.spec)
         matrix[plan.rows(3)] = 0
@@ -520,7 +520,7 @@ class TestDamage:
         self, begun: Encode, encoded: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         for name, value in (("_READ_ALL_BYTES", 100), ("_LATEST_BLOCKS", 1), ("_SAMPLE_ONE_IN", 1000)):
-            monkeypatch.setattr(f"zephon_core.bank.encode.state.{name}", value)
+            monkeypatch.setattr(f"zephon_core.blocks.state.{name}", value)
         there = read_outcome(begun.root / "a").blocks_done
         cut_marks(begun.root / "a" / "blocks.all.ledger")
         assert read_outcome(begun.root / "a").blocks_done == 0
@@ -602,10 +602,10 @@ class TestPartsAtOnce:
 
 
 def test_a_second_run_of_the_same_part_is_refused_while_the_first_is_at_work(encode: Encode) -> None:
-    from zephon_core.bank.encode.state import EncodeState
+    from zephon_core.blocks import BlockState
 
     encode("a", rows="0:50")
-    state = EncodeState.read(encode.root / "a")
+    state = BlockState.read(encode.root / "a")
     assert state is not None
     ledger, flaws = state.open_ledgers("all")
     with ledger, flaws, pytest.raises(LeaseHeldError, match="another process"):

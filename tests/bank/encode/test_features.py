@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from zephon_core.bank.encode.features import Flaw, finish_features
+from zephon_core.bank.encode.features import finish_features
+from zephon_core.blocks import Flaw
 
 HALF, SINGLE = np.dtype(np.float16), np.dtype(np.float32)
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from zephon_core.bank.encode.plan import EncodePlan, feature_width, predict_encode
-from zephon_core.bank.encode.run import make_plan, plan_units, wanted_blocks
-from zephon_core.bank.specs import EncodeSpec, RunOptions
+from zephon_core.bank.encode.run import make_plan
+from zephon_core.bank.specs import EncodeSpec
 from zephon_core.errors import ModelError
 
 SMALL = {"vocab_size": 99, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
@@ -104,16 +104,3 @@ def test_a_plugin_is_planned_without_knowing_its_inside(tmp_path: Path, monkeypa
     spec = EncodeSpec.model_validate({"model": "planned_plugin:Encoder", "max_batch": 4, "token_budget": 20})
     plan = predict_encode(LENGTHS, make_plan(LENGTHS, spec), spec)
     assert (plan.hidden_size, plan.blocks, plan.flops, plan.weight_bytes) == (5, 6, 0.0, 0)
-
-
-@pytest.mark.parametrize("parts", [1, 2, 3, 7, 50])
-def test_parts_share_all_blocks_evenly(parts: int) -> None:
-    lengths = np.random.default_rng(0).integers(1, 200, 3000).astype(np.int32)
-    spec = EncodeSpec.model_validate({"model": "unused"})
-    plan = make_plan(lengths, spec)
-    tokens = plan.block_tokens(lengths)
-    units = plan_units(tokens)
-    masks = [wanted_blocks(plan, units, RunOptions(parts=parts, part=part)) for part in range(parts)]
-    assert (np.sum(masks, axis=0) == 1).all()
-    shares = [int(tokens[mask].sum()) for mask in masks]
-    assert max(shares) - min(shares) <= 2 * tokens.max() + 2048

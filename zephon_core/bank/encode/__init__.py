@@ -1,14 +1,12 @@
 """Encode: one vector a text, by a frozen model, block by block.
 
 encode           what others call
-work             one run: what is missing, encode it, finish what has become whole
 plan             what it will take, predicted
+product          what the blocks are made into; how they are made resumably is `zephon_core.blocks`
 run, unit        workers, and what one of them does with some blocks
 features         from the model's float32 to what is stored; rows that can't be
-block_writer     results into the matrix and the ledgers, in that order on the device
-matrix           the file of features
 receipts         how far it is from plain float32
-state, outcome   what is on disk, and what that amounts to
+outcome          how much there is
 """
 
 from __future__ import annotations

@@ -14,13 +14,13 @@ import numpy as np
 import numpy.typing as npt
 
 from zephon_core.bank.encode.features import finish_features
-from zephon_core.bank.encode.outcome import EncodeOutcome, read_standing
+from zephon_core.bank.encode.outcome import EncodeOutcome, encode_outcome, read_standing
 from zephon_core.bank.encode.plan import check_longest
-from zephon_core.bank.encode.run import choose_device, make_plan
-from zephon_core.bank.encode.state import EncodeState
-from zephon_core.bank.encode.unit import TokenRows, normalizes
-from zephon_core.bank.encode.work import EncodeWork
+from zephon_core.bank.encode.product import FeatureProduct
+from zephon_core.bank.encode.run import choose_device, make_plan, share_of
+from zephon_core.bank.encode.unit import normalizes
 from zephon_core.bank.specs import EncodeSpec, RunOptions
+from zephon_core.blocks import BlockState, BlockWork, TokenRows
 from zephon_core.budget import PLAN_VERSION, BlockPlan
 from zephon_core.errors import CorruptArtifactError, InputError
 from zephon_core.fingerprint import file_sha256
@@ -31,7 +31,7 @@ from zephon_core.progress import NULL_PROGRESS, Progress
 __all__ = ["ENCODE_VERSION", "EncodeOutcome", "encode_identity", "encode_tokens", "read_outcome", "row_encoder", "valid_rows"]
 
 ENCODE_VERSION = 1
-_ATTEMPTS = 2
+_UNSETTLED = {"forward": "", "hidden_size": 0}
 _PLAN_SETTINGS = ("grouping", "max_batch", "token_budget")
 
 RowEncoder = Callable[[Sequence[npt.NDArray[np.int64]]], npt.NDArray[np.float32]]
@@ -60,14 +60,12 @@ def encode_tokens(
     plan = make_plan(store.lengths, spec)
     if not is_plugin(spec.model.path):
         check_longest(read_model_folder(spec.model.path), int(plan.lengths.max()))
-    state = EncodeState.open(directory, encode_identity(tokens, spec, plan, identity or {}), len(plan))
-    work = EncodeWork(store, spec, plan, state, run or RunOptions(), progress, hash_file)
-    for _ in range(_ATTEMPTS):
-        if work.advance():
-            return work.outcome()
-    raise CorruptArtifactError(
-        str(directory), "loses what is written to it", remedy="Check the disk, and that no other program writes there."
-    )
+    run = run or RunOptions()
+    state = BlockState.open(directory, encode_identity(tokens, spec, plan, identity or {}), len(plan), _UNSETTLED)
+    product = FeatureProduct(store, spec, run, state.document["identity"]["model"], hash_file)
+    work = BlockWork(plan, store.lengths, state, product, share_of(run), progress)
+    work.run()
+    return encode_outcome(work.standing(allow_poison=spec.allow_poison), **work.tally.to_json())
 
 
 def encode_identity(tokens: Path, spec: EncodeSpec, plan: BlockPlan, known: Mapping[str, str]) -> dict[str, Any]:
@@ -100,7 +98,7 @@ def valid_rows(directory: Path, tokens: Path) -> npt.NDArray[np.bool_]:
     Raises CorruptArtifactError.
     """
     state = _state(directory)
-    valid = np.ones(state.text_count, np.bool_)
+    valid = np.ones(state.row_count, np.bool_)
     if not state.finished:
         settings = {name: state.document["identity"][name] for name in _PLAN_SETTINGS}
         plan = make_plan(TokenRows(tokens).lengths, EncodeSpec.model_validate({"model": "-", **settings}))
@@ -125,8 +123,8 @@ def row_encoder(spec: EncodeSpec, run: RunOptions | None = None) -> RowEncoder:
     return encode
 
 
-def _state(directory: Path) -> EncodeState:
-    state = EncodeState.read(directory)
+def _state(directory: Path) -> BlockState:
+    state = BlockState.read(directory)
     if state is None:
         raise _no_encode(directory)
     return state

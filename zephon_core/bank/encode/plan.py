@@ -8,20 +8,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from zephon_core.bank.encode.matrix import matrix_bytes
 from zephon_core.bank.encode.receipts import reference_bytes
 from zephon_core.bank.specs import EncodeSpec, Grouping
+from zephon_core.blocks import RowLayout
 from zephon_core.budget import BlockPlan
 from zephon_core.errors import ModelError
 from zephon_core.ledger import BLOCK_RECORD
 from zephon_core.models import ModelFolder, read_model_folder
-from zephon_core.models.encoder import bytes_a_weight
+from zephon_core.models.cost import RUNTIME_BYTES, forward_flops, token_bytes, weight_bytes
 from zephon_core.models.plugins import is_plugin, load_plugin
 from zephon_core.models.pooling import pooling_modes
 
 __all__ = ["EncodePlan", "feature_width", "predict_encode", "worker_bytes"]
 
-_RUNTIME_BYTES = 350 << 20  # an interpreter with torch
 _LENGTHS_AT_ONCE = 1 << 22
 
 
@@ -73,7 +72,7 @@ def predict_encode(
     padded = int(plan.padded_tokens.sum()) if spec.grouping is Grouping.PADDED else tokens
     width = feature_width(spec)
     dtype = np.dtype(spec.store_dtype.value)
-    weights = 0 if folder is None else _weight_bytes(folder, spec)
+    weights = 0 if folder is None else weight_bytes(folder, spec.model)
     activations = 0 if folder is None else _activation_bytes(folder, spec, plan)
     return EncodePlan(
         rows=len(lengths),
@@ -84,11 +83,11 @@ def predict_encode(
         distinct_lengths=int(np.count_nonzero(counts)),
         hidden_size=width,
         parameters=0 if folder is None else folder.parameter_count,
-        flops=0.0 if folder is None else _flops(folder, counts) * padded / max(1, tokens),
-        disk_bytes=matrix_bytes(len(lengths), width, dtype) + len(plan) * BLOCK_RECORD.itemsize,
+        flops=0.0 if folder is None else forward_flops(folder, counts) * padded / max(1, tokens),
+        disk_bytes=RowLayout.matrix(len(lengths), width, dtype).file_bytes + len(plan) * BLOCK_RECORD.itemsize,
         weight_bytes=weights,
         activation_bytes=activations,
-        peak_memory_bytes=_RUNTIME_BYTES + weights + activations + (0 if folder is None else reference_bytes(folder, spec)),
+        peak_memory_bytes=RUNTIME_BYTES + weights + activations + (0 if folder is None else reference_bytes(folder, spec)),
         expected_s=padded / tokens_per_s if tokens_per_s else None,
     )
 
@@ -115,33 +114,11 @@ def worker_bytes(spec: EncodeSpec) -> int:
     """Estimate the memory of one worker process with a model of its own."""
     folder = read_model_folder(spec.model.path)
     budget = min(spec.token_budget, 1 << 15)
-    return _RUNTIME_BYTES + _weight_bytes(folder, spec) + budget * _token_bytes(folder, spec)
-
-
-def _weight_bytes(folder: ModelFolder, spec: EncodeSpec) -> int:
-    """Matrices in the type they are held in, the rest in the type of the arithmetic."""
-    matrices = folder.matrix_parameters
-    other = (folder.parameter_count - matrices) * (4 if spec.model.dtype.value == "float32" else 2)
-    return int(matrices * bytes_a_weight(spec.model) + other)
+    return RUNTIME_BYTES + weight_bytes(folder, spec.model) + budget * token_bytes(folder, spec.model)
 
 
 def _activation_bytes(folder: ModelFolder, spec: EncodeSpec, plan: BlockPlan) -> int:
-    """Add up the largest block's states of one layer: stream, projections and the widened middle, with attention in tiles."""
+    """Return the largest block's activations, with the logits that the outer backbone makes for nothing."""
     largest = int(plan.padded_tokens.max(initial=0))
     outer = folder.vocabulary_size * 4 if spec.model.backbone == "outer" else 0
-    return largest * _token_bytes(folder, spec) + outer * int(plan.row_counts.max(initial=0))
-
-
-def _token_bytes(folder: ModelFolder, spec: EncodeSpec) -> int:
-    hidden = folder.hidden_size
-    middle = int(folder.text_config.get("intermediate_size") or 4 * hidden)
-    bytes_each = 4 if spec.model.dtype.value == "float32" else 2
-    return (6 * hidden + 2 * middle) * bytes_each + 4 * hidden
-
-
-def _flops(folder: ModelFolder, counts: npt.NDArray[np.int64]) -> float:
-    """Operations for all texts: two for each weight and token, and attention's two products."""
-    lengths = np.arange(len(counts), dtype=np.float64)
-    tokens = float((counts * lengths).sum())
-    squares = float((counts * lengths * lengths).sum())
-    return 2.0 * folder.matrix_parameters * tokens + 4.0 * folder.hidden_size * folder.layer_count * squares
+    return largest * token_bytes(folder, spec.model) + outer * int(plan.row_counts.max(initial=0))

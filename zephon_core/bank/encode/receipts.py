@@ -6,18 +6,19 @@ the matrix holds. A few of them are also encoded by the bank's own encoder, alon
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from zephon_core.bank.encode.matrix import FeatureMatrix
-from zephon_core.bank.encode.unit import ProbeJob, TokenRows
+from zephon_core.bank.encode.unit import ProbeJob
 from zephon_core.bank.specs import EncodeSpec
+from zephon_core.blocks import RowFile, TokenRows, probe_rows
 from zephon_core.models import ModelFolder, Precision, Quantization, read_model_folder
 from zephon_core.models.plugins import is_plugin
 
-__all__ = ["Prober", "agreement", "measure_receipt", "probe_rows", "reference_bytes"]
+__all__ = ["Prober", "agreement", "measure_receipt", "reference_bytes"]
 
 PROBE_ROWS = 64
 PROBE_TOKENS = 4096
@@ -26,41 +27,25 @@ _COPIES = 2
 _LARGEST_REFERENCE_BYTES = 8 << 30
 
 
-class Prober(Protocol):
-    """Whatever encodes rows for comparison."""
-
-    def probe(self, job: ProbeJob) -> npt.NDArray[np.float32]:
-        """Encode rows; return float32 [rows, hidden_size], not cast to the stored type."""
-
-
-def probe_rows(lengths: npt.NDArray[np.int32], left_out: npt.NDArray[np.integer]) -> npt.NDArray[np.int64]:
-    """Choose the rows of a probe, evenly over the order of their lengths: int64, the shortest first.
-
-    At most `PROBE_ROWS` rows and about `PROBE_TOKENS` tokens. left_out: rows not to choose.
-    """
-    rows = np.setdiff1d(np.arange(len(lengths)), left_out)
-    if not len(rows):
-        return rows
-    order = rows[np.argsort(lengths[rows], kind="stable")]
-    count = min(PROBE_ROWS, len(order), max(1, int(PROBE_TOKENS / float(lengths[rows].mean()))))
-    return order[np.linspace(0, len(order) - 1, count).round().astype(np.int64)]
+Prober = Callable[[ProbeJob], npt.NDArray[np.float32]]
+"""Whatever encodes rows for comparison: returns float32 [rows, hidden_size], not cast to the stored type."""
 
 
 def measure_receipt(
-    matrix: FeatureMatrix, tokens: TokenRows, spec: EncodeSpec, prober: Prober, poison: npt.NDArray[np.integer]
+    matrix: RowFile, tokens: TokenRows, spec: EncodeSpec, prober: Prober, poison: npt.NDArray[np.integer]
 ) -> dict[str, Any]:
     """Encode a probe of the rows in `matrix` again and compare.
 
     Returns `probe` (how many rows and tokens), `float32` (stored features against plain float32 ones) and `batch_shapes` (a row
     alone against the same row among copies of itself, and how many of the rows come out alone as the very bytes stored).
     """
-    rows = probe_rows(tokens.lengths, poison)
+    rows = probe_rows(tokens.lengths, poison, most_rows=PROBE_ROWS, most_tokens=PROBE_TOKENS)
     if not len(rows):
         return {"probe": {"rows": 0, "tokens": 0}}
     stored = matrix.read(rows)
     few = np.unique(np.linspace(0, len(rows) - 1, SHAPE_ROWS).round().astype(np.int64))
-    alone = prober.probe(ProbeJob(tuple(rows[few, None])))
-    among = prober.probe(ProbeJob(tuple(np.repeat(rows[few, None], _COPIES, 1))))[::_COPIES]
+    alone = prober(ProbeJob(tuple(rows[few, None])))
+    among = prober(ProbeJob(tuple(np.repeat(rows[few, None], _COPIES, 1))))[::_COPIES]
     same = (alone.astype(matrix.dtype) == stored[few]).all(1)
     return {
         "probe": {"rows": len(rows), "tokens": int(tokens.lengths[rows].sum(dtype=np.int64))},
@@ -101,4 +86,4 @@ def _against_float32(
     if needed > _LARGEST_REFERENCE_BYTES:
         return {"skipped": f"the model in float32 takes {needed / 1e9:.0f} GB"}
     equally_long = np.split(rows, np.flatnonzero(np.diff(lengths)) + 1)
-    return agreement(stored, prober.probe(ProbeJob(tuple(equally_long), reference=True)))
+    return agreement(stored, prober(ProbeJob(tuple(equally_long), reference=True)))

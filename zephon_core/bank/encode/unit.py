@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -13,45 +11,15 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from zephon_core.bank.encode.features import Finished, finish_features
+from zephon_core.bank.encode.features import finish_features
 from zephon_core.bank.specs import EncodeSpec, Grouping, Pooling
+from zephon_core.blocks import BlockJob, BlockResult, Facts, TokenRows, in_halves, unless_out_of_memory
 from zephon_core.errors import ModelError, SpecError
 from zephon_core.models import Encoder, EncoderOptions, load_encoder, read_model_folder
 from zephon_core.models.encoder import check_ids, import_torch, load_reference
 from zephon_core.models.plugins import is_plugin
 
-__all__ = [
-    "BlockJob",
-    "BlockResult",
-    "EncodeTask",
-    "EncoderFacts",
-    "ProbeJob",
-    "TokenRows",
-    "UnitEncoder",
-    "normalizes",
-    "open_encoder",
-    "open_unit_encoder",
-    "run_probe",
-]
-
-
-@dataclass(frozen=True)
-class BlockJob:
-    """A block to encode: its number and rows (int64). wanted: false for one that only keeps others company in a forward pass."""
-
-    block: int
-    rows: npt.NDArray[np.int64]
-    wanted: bool = True
-
-
-@dataclass(frozen=True)
-class BlockResult:
-    """A block's features, how long it took, and how often it was halved for want of memory."""
-
-    block: int
-    finished: Finished
-    took_us: int
-    halvings: int = 0
+__all__ = ["EncodeTask", "ProbeJob", "UnitEncoder", "normalizes", "open_here", "open_unit_encoder"]
 
 
 @dataclass(frozen=True)
@@ -69,34 +37,6 @@ class EncodeTask:
     tokens: Path
     spec: EncodeSpec
     options: EncoderOptions
-
-
-@dataclass(frozen=True)
-class EncoderFacts:
-    """What a loaded encoder is: the forward pass that runs, the width of its vectors, whether blocks share a forward pass."""
-
-    forward: str
-    hidden_size: int
-    ragged: bool
-
-
-class TokenRows:
-    """The token ids of a bank's texts, mapped."""
-
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self.ids = np.load(directory / "token_ids.npy", mmap_mode="r")
-        self.offsets = np.load(directory / "token_offsets.npy", mmap_mode="r")
-        self.lengths = np.load(directory / "lengths.npy", mmap_mode="r")
-
-    def __len__(self) -> int:
-        return len(self.lengths)
-
-    def gather(self, rows: npt.NDArray[np.int64], length: int) -> npt.NDArray[np.int64]:
-        """Return the first `length` ids of each row, int64 [rows, length]."""
-        places = self.offsets[rows].astype(np.int64)[:, None] + np.arange(length)
-        ids: npt.NDArray[np.int64] = self.ids[places].astype(np.int64)
-        return ids
 
 
 class UnitEncoder:
@@ -117,9 +57,9 @@ class UnitEncoder:
             raise SpecError("grouping", "is padded", wanted=f"exact_token_length: {encoder.name} doesn't mask padding")
 
     @property
-    def facts(self) -> EncoderFacts:
-        """What the encoder is."""
-        return EncoderFacts(self._encoder.name, self._encoder.hidden_size, self._encoder.ragged)
+    def facts(self) -> Facts:
+        """What the encoder is: what runs it, the width of its vectors, whether blocks share a forward pass."""
+        return Facts({"forward": self._encoder.name, "hidden_size": self._encoder.hidden_size}, ragged=self._encoder.ragged)
 
     def __call__(self, jobs: Sequence[BlockJob]) -> list[BlockResult]:
         """Encode the wanted blocks.
@@ -146,7 +86,7 @@ class UnitEncoder:
         if self._grouping is Grouping.PADDED or len(jobs) < 2:
             return None
         groups = [self._groups(job.rows) for job in jobs]
-        vectors = _unless_out_of_memory(lambda: self._encoder.encode([ids for group in groups for ids in group]))
+        vectors = unless_out_of_memory(lambda: self._encoder.encode([ids for group in groups for ids in group]))
         if vectors is None:
             return None
         ends = np.cumsum([len(job.rows) for job in jobs])
@@ -154,18 +94,14 @@ class UnitEncoder:
 
     def _alone(self, rows: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.float32], int]:
         """Encode one block, in halves if it is too large for the device; return its features and how often it was halved."""
-        vectors = _unless_out_of_memory(lambda: self._one_pass(rows))
-        if vectors is not None:
-            return vectors, 0
-        if len(rows) == 1:
-            raise ModelError(
-                self._where,
-                f"runs out of memory on a single text of {int(self._tokens.lengths[rows[0]]):,} tokens (row {int(rows[0])})",
-                remedy="Lower max_key_tokens, quantise the model, or use a device with more memory.",
-            )
-        middle = (len(rows) + 1) // 2
-        (first, before), (second, after) = self._alone(rows[:middle]), self._alone(rows[middle:])
-        return np.concatenate([first, second]), 1 + before + after
+        return in_halves(rows, self._one_pass, self._too_long)
+
+    def _too_long(self, row: int) -> ModelError:
+        return ModelError(
+            self._where,
+            f"runs out of memory on a single text of {int(self._tokens.lengths[row]):,} tokens (row {row})",
+            remedy="Lower max_key_tokens, quantise the model, or use a device with more memory.",
+        )
 
     def _one_pass(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
         if self._grouping is not Grouping.PADDED:
@@ -189,41 +125,42 @@ class UnitEncoder:
 
 
 Request = Sequence[BlockJob] | ProbeJob | None
-Answer = list[BlockResult] | npt.NDArray[np.float32] | EncoderFacts
+Answer = list[BlockResult] | npt.NDArray[np.float32] | Facts
 
 
 @contextmanager
 def open_unit_encoder(task: EncodeTask) -> Iterator[Callable[[Request], Answer]]:
-    """Load a task's encoder into a worker process.
-
-    Yields a function from the blocks of a unit to their results, from a probe to its features, from None to the encoder's facts.
-    """
+    """Load a task's encoder into a worker process. Yields what `open_here` does."""
     if not is_plugin(task.spec.model.path):
         import_torch().set_num_threads(1)
-    with open_encoder(task) as unit_encoder:
-
-        def handle(request: Request) -> Answer:
-            if request is None:
-                return unit_encoder.facts
-            if isinstance(request, ProbeJob):
-                return run_probe(task, unit_encoder, request)
-            return unit_encoder(request)
-
+    with open_here(task) as handle:
         yield handle
 
 
 @contextmanager
-def open_encoder(task: EncodeTask) -> Iterator[UnitEncoder]:
-    """Load a task's encoder into this process, its memory switched off while the context lasts."""
+def open_here(task: EncodeTask) -> Iterator[Callable[[Request], Answer]]:
+    """Load a task's encoder into this process, its memory switched off while the context lasts.
+
+    Yields a function from the blocks of a unit to their results, from a probe to its features, from None to the encoder's facts.
+    """
     encoder = load_encoder(task.spec.model, task.options)
     try:
         with encoder.frozen():
-            yield UnitEncoder(TokenRows(task.tokens), encoder, task.spec)
+            unit_encoder = UnitEncoder(TokenRows(task.tokens), encoder, task.spec)
+
+            def handle(request: Request) -> Answer:
+                if request is None:
+                    return unit_encoder.facts
+                if isinstance(request, ProbeJob):
+                    return _run_probe(task, unit_encoder, request)
+                return unit_encoder(request)
+
+            yield handle
     finally:
         encoder.close()
 
 
-def run_probe(task: EncodeTask, encoder: UnitEncoder, probe: ProbeJob) -> npt.NDArray[np.float32]:
+def _run_probe(task: EncodeTask, encoder: UnitEncoder, probe: ProbeJob) -> npt.NDArray[np.float32]:
     """Encode a probe, with the bank's own encoder or with one loaded for plain float32."""
     if not probe.reference:
         return encoder.probe(probe.batches)
@@ -240,17 +177,3 @@ def normalizes(spec: EncodeSpec) -> bool:
     if spec.normalize or is_plugin(spec.model.path):
         return spec.normalize
     return spec.pooling is Pooling.MODEL and read_model_folder(spec.model.path).modules.normalize
-
-
-def _unless_out_of_memory(encode: Callable[[], npt.NDArray[np.float32]]) -> npt.NDArray[np.float32] | None:
-    """Return what `encode` returns, None if memory ran out; what the attempt held is released then."""
-    try:
-        return encode()
-    except (MemoryError, RuntimeError) as error:
-        known = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
-        if not known and "can't allocate memory" not in str(error):
-            raise
-    gc.collect()
-    if (torch := sys.modules.get("torch")) is not None and torch.cuda.is_available():
-        torch.cuda.empty_cache()
-    return None

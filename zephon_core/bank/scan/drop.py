@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from zephon_core.bank.scan.arrays import Bytes, Ints
-from zephon_core.bank.scan.compile import compiled
 from zephon_core.bank.scan.distinct import Dropped
 from zephon_core.bank.scan.files import NpyWriter, read_npy
+from zephon_core.compiled import compiled
 
 __all__ = ["drop_texts"]
 

@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from zephon_core.bank.scan.arrays import Bytes, Ints
-from zephon_core.bank.scan.compile import compiled
 from zephon_core.bank.scan.parse import ParsedBlock
 from zephon_core.bank.scan.simd import byte_at, copy_64, string_mask, trailing_zeros
+from zephon_core.compiled import compiled
 
 __all__ = ["NpyWriter", "TextWriter", "read_npy"]
 

@@ -10,9 +10,9 @@ is never passed: strings may not hold one, and here it is no blank.
 from __future__ import annotations
 
 from zephon_core.bank.scan.arrays import Bytes
-from zephon_core.bank.scan.compile import compiled
 from zephon_core.bank.scan.simd import byte_at, copy_64, half_at, high_mask, string_mask, trailing_zeros
 from zephon_core.bank.scan.text import valid_utf8
+from zephon_core.compiled import compiled
 from zephon_core.readers.rows import MAX_DEPTH
 
 __all__ = ["NULL", "skip_space", "skip_value", "string_end", "unescape"]

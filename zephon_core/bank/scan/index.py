@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from zephon_core.bank.scan.arrays import Bytes
-from zephon_core.bank.scan.compile import compiled
 from zephon_core.bank.scan.files import read_npy
+from zephon_core.compiled import compiled
 
 __all__ = ["write_index_file"]
 

@@ -9,10 +9,10 @@ a wanted string, NaN and the infinities, nesting deeper than `MAX_DEPTH`, rows t
 from __future__ import annotations
 
 from zephon_core.bank.scan.arrays import Bytes, Ints
-from zephon_core.bank.scan.compile import compiled
 from zephon_core.bank.scan.fields import LEAF, LIST, OBJECT
 from zephon_core.bank.scan.grammar import NULL, skip_space, skip_value, string_end, unescape
 from zephon_core.bank.scan.simd import byte_at, half_at, newline_mask, trailing_zeros
+from zephon_core.compiled import compiled
 
 __all__ = ["LINES", "POSITION", "REFUSED", "ROWS", "SCRATCH", "TEXTS", "parse_rows"]
 

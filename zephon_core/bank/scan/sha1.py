@@ -15,8 +15,8 @@ from numba import types
 from numba.core import cgutils
 
 from zephon_core.bank.scan.arrays import Bytes, Ints
-from zephon_core.bank.scan.compile import compiled, instruction
-from zephon_core.bank.scan.simd import byte_at
+from zephon_core.bank.scan.simd import byte_at, instruction
+from zephon_core.compiled import compiled
 
 __all__ = ["hash_texts"]
 

@@ -12,8 +12,7 @@ from typing import Any
 from llvmlite import ir  # type: ignore[import-untyped]
 from numba import types
 from numba.core import cgutils
-
-from zephon_core.bank.scan.compile import instruction
+from numba.extending import intrinsic
 
 __all__ = [
     "PADDING",
@@ -22,6 +21,7 @@ __all__ = [
     "copy_64",
     "half_at",
     "high_mask",
+    "instruction",
     "newline_mask",
     "prefetch_row",
     "string_mask",
@@ -34,6 +34,12 @@ PADDING = 64
 
 _BYTES = ir.VectorType(ir.IntType(8), 64)
 _I64 = ir.IntType(64)
+
+
+def instruction(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Make a numba intrinsic of a function (typing context, argument types) -> (signature, code generator)."""
+    made: Callable[..., Any] = intrinsic(function)
+    return made
 
 
 def _pointer(context: Any, builder: Any, array_type: Any, array: Any, index: Any, width: ir.Type | None = None) -> Any:

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from zephon_core.bank.scan.arrays import Bytes, Ints
-from zephon_core.bank.scan.compile import compiled
 from zephon_core.bank.scan.simd import big_endian_at, prefetch_row
+from zephon_core.compiled import compiled
 
 __all__ = ["DigestTable"]
 

@@ -6,8 +6,8 @@ Everything here reads uint8 buffers that have `PADDING` spare bytes at their end
 from __future__ import annotations
 
 from zephon_core.bank.scan.arrays import Bytes, Ints
-from zephon_core.bank.scan.compile import compiled
 from zephon_core.bank.scan.simd import byte_at, half_at, high_mask, trailing_zeros
+from zephon_core.compiled import compiled
 
 __all__ = ["bad_texts", "strip_texts", "valid_utf8"]
 

@@ -22,6 +22,7 @@ import numpy.typing as npt
 import orjson
 
 from zephon_core.atomic import fsync_directory, write_bytes
+from zephon_core.blocks.tokens import TOKEN_FILES
 from zephon_core.errors import CorruptArtifactError, MismatchError
 
 __all__ = [
@@ -37,7 +38,7 @@ __all__ = [
 ]
 
 LEDGER_NAME = "token_chunks.jsonl"
-IDS_NAME, OFFSETS_NAME, LENGTHS_NAME = TOKEN_FILES = ("token_ids.npy", "token_offsets.npy", "lengths.npy")
+IDS_NAME, OFFSETS_NAME, LENGTHS_NAME = TOKEN_FILES
 
 _HEADER_BYTES = 128
 _FORMAT = 1

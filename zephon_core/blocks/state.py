@@ -1,6 +1,6 @@
-"""What of an encode is on disk, and what it is an encode of.
+"""What of a piece of work is on disk, and what work it is.
 
-    features.f16.npy            the matrix
+    <the work's own name>.npy   the file of rows
     blocks.json                 what the work is (identity), what runs the model, and once it is finished the receipt
     blocks.<part>.ledger        one a process: which blocks are done
     blocks.<part>.flaws         one a process: rows that came out unusable
@@ -26,15 +26,15 @@ import numpy as np
 import numpy.typing as npt
 
 from zephon_core.atomic import atomic_file, write_json
-from zephon_core.bank.encode.features import Flaw
-from zephon_core.bank.encode.matrix import FeatureMatrix, block_checksum, row_checksums
+from zephon_core.blocks.finished import Flaw
+from zephon_core.blocks.rows import RowFile, block_checksum
 from zephon_core.budget import BlockPlan
 from zephon_core.errors import CorruptArtifactError, MismatchError
 from zephon_core.fingerprint import canonical_json
 from zephon_core.ledger import BLOCK_RECORD, FLAW_RECORD, Ledger, LedgerRecords, read_union
 from zephon_core.locks import alone_in
 
-__all__ = ["BLOCKS_NAME", "BLOCK_TABLE", "POISON_NAME", "POISON_TABLE", "EncodeState", "damaged_blocks", "poison_reasons"]
+__all__ = ["BLOCKS_NAME", "BLOCK_TABLE", "POISON_NAME", "POISON_TABLE", "BlockState", "damaged_blocks", "poison_reasons"]
 
 STATE_NAME = "blocks.json"
 BLOCKS_NAME = "blocks.npy"
@@ -59,18 +59,18 @@ Table = npt.NDArray[np.void]
 
 
 @dataclass
-class EncodeState:
-    """The state of one encode in its directory.
+class BlockState:
+    """The state of one piece of work in its directory.
 
-    document: what blocks.json says: format, identity, block_count, forward, hidden_size, receipt, finished.
+    document: what blocks.json says: format, identity, block_count, forward and what else the model settles, receipt, finished.
     """
 
     directory: Path
     document: dict[str, Any]
 
     @classmethod
-    def read(cls, directory: Path) -> EncodeState | None:
-        """Read what is in a directory; None if no encode was begun there. Raises CorruptArtifactError."""
+    def read(cls, directory: Path) -> BlockState | None:
+        """Read what is in a directory; None if nothing was begun there. Raises CorruptArtifactError."""
         path = directory / STATE_NAME
         try:
             document = json.loads(path.read_bytes())
@@ -78,7 +78,7 @@ class EncodeState:
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise CorruptArtifactError(str(path), f"can't be read ({error})", remedy="Delete the folder to encode anew.") from error
+            raise CorruptArtifactError(str(path), f"can't be read ({error})", remedy="Delete the folder to begin anew.") from error
         if known != STATE_FORMAT:
             raise MismatchError(
                 str(path),
@@ -89,8 +89,11 @@ class EncodeState:
         return cls(directory, document)
 
     @classmethod
-    def open(cls, directory: Path, identity: Mapping[str, Any], block_count: int) -> EncodeState:
-        """Read the state of the work called `identity`, or begin it. Raises MismatchError if the directory holds other work."""
+    def open(cls, directory: Path, identity: Mapping[str, Any], block_count: int, unsettled: Mapping[str, Any]) -> BlockState:
+        """Read the state of the work called `identity`, or begin it. Raises MismatchError if the directory holds other work.
+
+        identity: what decides the result, its `text_count` among it. unsettled: what `settle` will fill in, with empty values.
+        """
         state = cls.read(directory)
         if state is None:
             state = cls(
@@ -99,8 +102,7 @@ class EncodeState:
                     "format": STATE_FORMAT,
                     "identity": dict(identity),
                     "block_count": block_count,
-                    "forward": "",
-                    "hidden_size": 0,
+                    **unsettled,
                     "receipt": None,
                     "finished": False,
                 },
@@ -121,13 +123,13 @@ class EncodeState:
         return int(self.document["block_count"])
 
     @property
-    def text_count(self) -> int:
-        """How many rows the matrix has."""
+    def row_count(self) -> int:
+        """How many rows the file has."""
         return int(self.document["identity"]["text_count"])
 
     @property
     def forward(self) -> str:
-        """What runs the model; empty while no encoder has been loaded."""
+        """What runs the model; empty while none has been loaded."""
         return str(self.document["forward"])
 
     @property
@@ -135,11 +137,6 @@ class EncodeState:
         """The receipt, None while the work isn't finished."""
         receipt: dict[str, Any] | None = self.document["receipt"]
         return receipt
-
-    @property
-    def hidden_size(self) -> int:
-        """Width of a feature vector; 0 while no encoder has been loaded."""
-        return int(self.document["hidden_size"])
 
     @cached_property
     def identity_sha256(self) -> str:
@@ -156,14 +153,13 @@ class EncodeState:
         """The lists of unusable rows of all processes so far."""
         return sorted(self.directory.glob("blocks.*.flaws"))
 
-    def settle(self, *, forward: str, hidden_size: int) -> None:
-        """Note what runs the model, or check that it is what ran it so far. Raises MismatchError."""
-        now = {"forward": forward, "hidden_size": hidden_size}
-        current = EncodeState.read(self.directory)
+    def settle(self, now: Mapping[str, Any]) -> None:
+        """Note what runs the model (`forward`, and more), or check that it is what ran it so far. Raises MismatchError."""
+        current = BlockState.read(self.directory)
         if current is not None:
             self.document = current.document
         if not self.document["forward"]:
-            self.document |= now
+            self.document |= dict(now)
             self._write()
         self._refuse_differing({name: self.document[name] for name in now}, now)
 
@@ -216,7 +212,7 @@ class EncodeState:
         return alone_in(self.directory)
 
     def finish(self, records: Table, poison: Table, receipt: Mapping[str, Any]) -> None:
-        """Write the tables of an encode whose blocks are all done, and remove the ledgers."""
+        """Write the tables of work whose blocks are all done, and remove the ledgers."""
         if len(poison):
             _save(self.directory / POISON_NAME, poison)
         _save(self.directory / BLOCKS_NAME, self._table(records))
@@ -225,7 +221,7 @@ class EncodeState:
         self.sweep()
 
     def sweep(self) -> None:
-        """Remove the ledgers that a finished encode no longer needs."""
+        """Remove the ledgers that finished work no longer needs."""
         for path in (*self.ledger_paths, *self.flaw_paths):
             path.unlink(missing_ok=True)
 
@@ -273,39 +269,35 @@ def poison_reasons(poison: Table) -> dict[str, int]:
     return {Flaw(int(reason)).label: int(count) for reason, count in zip(reasons, counts, strict=True)}
 
 
-def damaged_blocks(
-    matrix: FeatureMatrix, plan: BlockPlan, on_record: LedgerRecords, *, thorough: bool = False
-) -> npt.NDArray[np.int64]:
-    """Return the blocks on record whose bytes in the matrix aren't those that were written, int64, ascending.
+def damaged_blocks(file: RowFile, plan: BlockPlan, on_record: LedgerRecords, *, thorough: bool = False) -> npt.NDArray[np.int64]:
+    """Return the blocks on record whose bytes in the file aren't those that were written, int64, ascending.
 
-    A matrix of up to 8 GiB is read whole, as any is where `thorough`; of a larger one all provisional blocks, the latest of the
+    A file of up to 8 GiB is read whole, as any is where `thorough`; of a larger one all provisional blocks, the latest of the
     others and one in a hundred of the rest are read, and all as soon as one of them is damaged.
     """
     records, flushed = on_record
     if not len(records):
         return np.zeros(0, np.int64)
-    if not thorough and matrix.shape[0] * matrix.shape[1] * matrix.dtype.itemsize > _READ_ALL_BYTES:
+    if not thorough and file.file_bytes > _READ_ALL_BYTES:
         latest = np.argsort(records["finished_ms"], kind="stable")
         some = np.union1d(latest[-_LATEST_BLOCKS:], np.arange(0, len(records), _SAMPLE_ONE_IN))
         some = np.union1d(some, np.flatnonzero(~flushed))
-        if not any(_is_damaged(matrix, plan, record) for record in records[some]):
+        if not any(_is_damaged(file, plan, record) for record in records[some]):
             return np.zeros(0, np.int64)
     sums = np.zeros(len(plan), np.uint64)
     blocks = np.empty(plan.row_count, np.uint32)
     blocks[plan.order] = np.repeat(np.arange(len(plan), dtype=np.uint32), plan.row_counts)
     recorded = np.zeros(len(plan), np.bool_)
     recorded[records["block"]] = True
-    for rows, stored in matrix.chunks():
-        kept = recorded[blocks[rows]]
-        if kept.any():
-            np.add.at(sums, blocks[rows[kept]], row_checksums(rows[kept], stored[kept]))
+    for rows, checksums in file.checksums(recorded[blocks]):
+        np.add.at(sums, blocks[rows], checksums)
     damaged: npt.NDArray[np.int64] = records["block"][sums[records["block"]] != records["checksum"]].astype(np.int64)
     return damaged
 
 
-def _is_damaged(matrix: FeatureMatrix, plan: BlockPlan, record: np.void) -> bool:
+def _is_damaged(file: RowFile, plan: BlockPlan, record: np.void) -> bool:
     rows = plan.rows(int(record["block"]))
-    return block_checksum(rows, matrix.read(rows)) != int(record["checksum"])
+    return block_checksum(rows, file.read(rows)) != int(record["checksum"])
 
 
 def _save(path: Path, table: Table) -> None:

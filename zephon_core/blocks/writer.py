@@ -1,4 +1,4 @@
-"""Put finished blocks on disk: rows into the matrix, then a record with their checksum into the ledger. On a thread of its own."""
+"""Put finished blocks on disk: rows into their file, then a record with their checksum into the ledger. On a thread of its own."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from zephon_core.bank.encode.matrix import FeatureMatrix, block_checksum
-from zephon_core.bank.encode.unit import BlockResult
+from zephon_core.blocks.finished import BlockResult
+from zephon_core.blocks.rows import RowFile, block_checksum
 from zephon_core.budget import BlockPlan
 from zephon_core.ledger import BLOCK_RECORD, FLAW_RECORD, Ledger
 
@@ -29,15 +29,15 @@ _MOST_UINT32 = (1 << 32) - 1
 class BlockWriter:
     """Writes blocks as they come, each with its record, so that a kill costs only what is still in hand.
 
-    Every few seconds matrix, list of unusable rows and ledger are flushed, in this order, and the records are marked: until then
+    Every few seconds rows, list of unusable rows and ledger are flushed, in this order, and the records are marked: until then
     they are provisional, and what a power cut takes is found by its checksum.
     not_before_ms: the earliest time to put on record, in milliseconds since 1970, later than all records that these replace.
     Leaving the with statement flushes what is left. An error of the thread is raised by the next call.
     """
 
-    def __init__(self, plan: BlockPlan, matrix: FeatureMatrix, ledger: Ledger, flaws: Ledger, *, not_before_ms: int = 0) -> None:
+    def __init__(self, plan: BlockPlan, file: RowFile, ledger: Ledger, flaws: Ledger, *, not_before_ms: int = 0) -> None:
         self._plan = plan
-        self._matrix = matrix
+        self._file = file
         self._ledger = ledger
         self._flaw_ledger = flaws
         self._not_before_ms = not_before_ms
@@ -87,7 +87,7 @@ class BlockWriter:
     def _write(self, worker: int, result: BlockResult) -> None:
         rows = self._plan.rows(result.block)
         finished = result.finished
-        self._matrix.write(rows, finished.stored)
+        self._file.write(rows, finished.stored)
         flawed = np.flatnonzero(finished.flaws)
         flaws = [(result.block, int(rows[place]), int(finished.flaws[place]), 0, 0) for place in flawed]
         record = (
@@ -112,14 +112,14 @@ class BlockWriter:
     def _sync(self) -> None:
         started = time.monotonic()
         if self._unflushed:
-            flush_all(self._matrix, self._flaw_ledger, self._ledger)
+            flush_all(self._file, self._flaw_ledger, self._ledger)
             self._unflushed = 0
         took_s = time.monotonic() - started
         self._due = time.monotonic() + min(max(_SYNC_INTERVAL_S, _SYNC_SHARE * took_s), _LONGEST_INTERVAL_S)
 
 
-def flush_all(matrix: FeatureMatrix, flaws: Ledger, ledger: Ledger) -> None:
+def flush_all(file: RowFile, flaws: Ledger, ledger: Ledger) -> None:
     """Flush to the device in the order in which one vouches for the other: rows, the list of unusable ones, the ledger."""
-    matrix.sync()
+    file.sync()
     flaws.flush()
     ledger.flush()

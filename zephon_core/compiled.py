@@ -1,4 +1,4 @@
-"""How the scan's inner loops are compiled: numba, without the interpreter lock, cached on disk under a stamp of their sources."""
+"""How inner loops are compiled: numba, without the interpreter lock, cached on disk under a stamp of their package's sources."""
 
 from __future__ import annotations
 
@@ -9,32 +9,30 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import numba
-from numba.extending import intrinsic
 
-__all__ = ["compiled", "instruction"]
+__all__ = ["compiled"]
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 @cache
-def _cache_folder() -> str:
+def _cache_folder(package: Path) -> str:
     """Folder of the machine code: numba's own cache keys a function by its own file alone, and would miss an edit in a callee's."""
-    here = Path(__file__).parent
     stamp = hashlib.sha256()
-    for source in sorted(here.glob("scan_*.py")):
+    for source in sorted(package.glob("*.py")):
         stamp.update(source.read_bytes())
-    return str(here / "__pycache__" / f"scan-{stamp.hexdigest()[:16]}")
+    return str(package / "__pycache__" / f"compiled-{stamp.hexdigest()[:16]}")
 
 
 def compiled(function: _F) -> _F:
     """Compile at the first call for the argument types met there; later processes load the machine code in milliseconds.
 
-    The cache lies beside this file; where that can't be written, in the user's cache directory (or `NUMBA_CACHE_DIR`, if
-    set); where neither can, each process compiles anew.
+    What the function calls lies in its own package's folder. The cache lies there too; where that can't be written, in the
+    user's cache directory (or `NUMBA_CACHE_DIR`, if set); where neither can, each process compiles anew.
     """
     config: Any = numba.config
     given = config.CACHE_DIR
-    config.CACHE_DIR = given or _cache_folder()
+    config.CACHE_DIR = given or _cache_folder(Path(function.__code__.co_filename).parent)
     try:
         dispatcher: Any = numba.njit(nogil=True, cache=True)(function)
     except RuntimeError:  # no folder that can be written
@@ -42,9 +40,3 @@ def compiled(function: _F) -> _F:
     finally:
         config.CACHE_DIR = given
     return cast(_F, dispatcher)
-
-
-def instruction(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Make a numba intrinsic of a function (typing context, argument types) -> (signature, code generator)."""
-    made: Callable[..., Any] = intrinsic(function)
-    return made
