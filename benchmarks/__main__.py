@@ -18,6 +18,7 @@ COMMANDS = {
     "count": ["ratio_count.py", "--json", str(RESULTS / "count.json")],
     "catalog": ["catalog.py", "--json", str(RESULTS / "catalog.json")],
     "ratios": ["ratios.py", "--json", str(RESULTS / "ratios.json")],
+    "batches": ["batches.py", "--json", str(RESULTS / "batches.json")],
     "encode": ["encode.py", "--json", str(RESULTS / "encode.json")],
 }
 

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
-from typing import Any
 
 from prefect import task
-from prefect.cache_policies import NO_CACHE
-from prefect.tasks import exponential_backoff
 
-from tasks.caching import is_transient, refreshing
+from tasks.caching import RETRIES, UNCACHED, refreshing
 from tasks.reporting import RunProgress, run_progress
 from zephon_core.bank import steps
 from zephon_core.bank.specs import BankSpec, RunOptions
@@ -19,29 +16,19 @@ from zephon_core.store import ArtifactRef, ArtifactStore
 
 __all__ = ["encode_texts", "identify_inputs", "publish_bank", "scan_texts", "tokenize_texts", "write_manifest"]
 
-# Two more tries, after about 2 and 4 seconds, each up to half as long again, and only for faults that may pass.
-_RETRIES: dict[str, Any] = {
-    "retries": 2,
-    "retry_delay_seconds": exponential_backoff(backoff_factor=2),
-    "retry_jitter_factor": 0.5,
-    "retry_condition_fn": is_transient,
-}
-# Without a cache policy of their own; the flow binds the tasks that make an artifact to it (`tasks.caching.bind`).
-_UNCACHED: dict[str, Any] = {"cache_policy": NO_CACHE, "persist_result": False}
-
 
 def _progress(spec: BankSpec, step: str) -> AbstractContextManager[RunProgress | LoggingProgress]:
     return run_progress(f"bank {spec.name}", step)
 
 
-@task(task_run_name="identify-{spec.name}", **_RETRIES, **_UNCACHED)
+@task(task_run_name="identify-{spec.name}", **RETRIES, **UNCACHED)
 def identify_inputs(spec: BankSpec, run: RunOptions) -> BankIdentity:
     """Hash the content of sources, tokenizer and model; what is known from an earlier run isn't read again."""
     with _progress(spec, "identify") as progress:
         return steps.identify(spec, store=ArtifactStore(run.store), progress=progress)
 
 
-@task(task_run_name="scan-{spec.name}", **_RETRIES)
+@task(task_run_name="scan-{spec.name}", **RETRIES)
 def scan_texts(spec: BankSpec, identity: BankIdentity, run: RunOptions) -> ArtifactRef:
     """Collect the distinct texts of the sources."""
     with _progress(spec, "scan") as progress:
@@ -49,7 +36,7 @@ def scan_texts(spec: BankSpec, identity: BankIdentity, run: RunOptions) -> Artif
         return steps.scan(spec, identity, run, store=store, progress=progress, force=refreshing()).ref
 
 
-@task(task_run_name="tokenize-{spec.name}", **_RETRIES)
+@task(task_run_name="tokenize-{spec.name}", **RETRIES)
 def tokenize_texts(spec: BankSpec, identity: BankIdentity, run: RunOptions) -> ArtifactRef:
     """Turn the distinct texts into token ids."""
     with _progress(spec, "tokenize") as progress:
@@ -57,7 +44,7 @@ def tokenize_texts(spec: BankSpec, identity: BankIdentity, run: RunOptions) -> A
         return steps.tokenize(spec, identity, run, store=store, progress=progress, force=refreshing()).ref
 
 
-@task(task_run_name="encode-{spec.name}-{part}", **_RETRIES)
+@task(task_run_name="encode-{spec.name}-{part}", **RETRIES)
 def encode_texts(spec: BankSpec, identity: BankIdentity, run: RunOptions, part: str = "all") -> ArtifactRef | None:
     """Encode what `run` asks for; returns None while rows are missing after that.
 
@@ -69,7 +56,7 @@ def encode_texts(spec: BankSpec, identity: BankIdentity, run: RunOptions, part: 
         return built.ref if built else None
 
 
-@task(task_run_name="manifest-{spec.name}", **_RETRIES)
+@task(task_run_name="manifest-{spec.name}", **RETRIES)
 def write_manifest(spec: BankSpec, identity: BankIdentity, run: RunOptions) -> ArtifactRef | None:
     """Put the finished bank together in the store; returns None for a bank that lacks rows."""
     with _progress(spec, "manifest") as progress:
@@ -79,7 +66,7 @@ def write_manifest(spec: BankSpec, identity: BankIdentity, run: RunOptions) -> A
         return built.ref if built else None
 
 
-@task(task_run_name="publish-{spec.name}", **_RETRIES, **_UNCACHED)
+@task(task_run_name="publish-{spec.name}", **RETRIES, **UNCACHED)
 def publish_bank(spec: BankSpec, identity: BankIdentity, run: RunOptions) -> str:
     """Make `run.output` this bank; returns the folder. Never cached: a finished artifact says nothing of a folder elsewhere."""
     with _progress(spec, "publish") as progress:

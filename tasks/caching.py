@@ -21,20 +21,31 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from prefect import Task
-from prefect.cache_policies import CachePolicy
+from prefect.cache_policies import NO_CACHE, CachePolicy
 from prefect.client.schemas.objects import State, TaskRun
 from prefect.context import TaskRunContext
 from prefect.filesystems import WritableFileSystem
 from prefect.results import ResultRecord, ResultRecordMetadata
 from prefect.serializers import JSONSerializer
 from prefect.settings import get_current_settings
+from prefect.tasks import exponential_backoff
 
 from zephon_core.atomic import write_bytes
 from zephon_core.errors import ZephonError
 from zephon_core.ratios.documents import KIND, RatioDocuments
 from zephon_core.store import ArtifactRef, ArtifactStore, Recipe
 
-__all__ = ["ArtifactPolicy", "ArtifactRecords", "DocumentRecords", "bind", "bind_document", "is_transient", "refreshing"]
+__all__ = [
+    "RETRIES",
+    "UNCACHED",
+    "ArtifactPolicy",
+    "ArtifactRecords",
+    "DocumentRecords",
+    "bind",
+    "bind_document",
+    "is_transient",
+    "refreshing",
+]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -170,3 +181,14 @@ def is_transient(task: Task[..., Any], run: TaskRun, state: State[Any]) -> bool:
 
 def _records_folder(root: str) -> Path:
     return Path(root).resolve() / "prefect"
+
+
+# Of a task: two more tries, after about 2 and 4 seconds, each up to half as long again, and only for faults that may pass.
+RETRIES: dict[str, Any] = {
+    "retries": 2,
+    "retry_delay_seconds": exponential_backoff(backoff_factor=2),
+    "retry_jitter_factor": 0.5,
+    "retry_condition_fn": is_transient,
+}
+# Of a task that makes no artifact. One that does has no cache policy of its own either: the flow binds it to what it makes.
+UNCACHED: dict[str, Any] = {"cache_policy": NO_CACHE, "persist_result": False}

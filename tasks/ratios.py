@@ -4,36 +4,23 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from prefect import task
-from prefect.cache_policies import NO_CACHE
 from prefect.logging import get_run_logger
-from prefect.tasks import exponential_backoff
 from pydantic import BaseModel, ConfigDict
 
-from tasks.caching import is_transient, refreshing
+from tasks.caching import RETRIES, UNCACHED, refreshing
 from tasks.reporting import run_progress
 from zephon_core.errors import MissingArtifactError
 from zephon_core.ratios.documents import Outcome, RatioDocument, RatioDocuments
 from zephon_core.ratios.measuring import reach
 from zephon_core.ratios.prime import FallbackWarning, agree, fallback_message, gather, pinned_ratios
 from zephon_core.ratios.publishing import map_url
-from zephon_core.ratios.run import RatioResult, finish, measuring_of, openers_of
+from zephon_core.ratios.run import RatioResult, finish, measuring_of, openers_of, warn_of_specials
 from zephon_core.ratios.specs import RatioRun, RatioSpec
 from zephon_core.store import ArtifactRef, ArtifactStore
 
 __all__ = ["Identified", "calibrate_dataset", "identify_datasets", "prime_ratios"]
-
-# Two more tries, after about 2 and 4 seconds, each up to half as long again, and only for faults that may pass.
-_RETRIES: dict[str, Any] = {
-    "retries": 2,
-    "retry_delay_seconds": exponential_backoff(backoff_factor=2),
-    "retry_jitter_factor": 0.5,
-    "retry_condition_fn": is_transient,
-}
-# Without a cache policy of their own; the flow binds the task that makes a document to it (`tasks.caching.bind_document`).
-_UNCACHED: dict[str, Any] = {"cache_policy": NO_CACHE, "persist_result": False}
 
 
 class Identified(BaseModel):
@@ -46,11 +33,12 @@ class Identified(BaseModel):
     failure: RatioDocument | None = None
 
 
-@task(task_run_name="identify-{spec.name}", **_RETRIES, **_UNCACHED)
+@task(task_run_name="identify-{spec.name}", **RETRIES, **UNCACHED)
 def identify_datasets(spec: RatioSpec, run: RatioRun) -> list[Identified]:
     """Find out what the data sets are made of, by content; what is known from an earlier run isn't read again."""
     with run_progress(f"ratios {spec.name}", "identify") as progress:
         measuring = measuring_of(spec, run)
+        warn_of_specials(measuring)
         documents = _documents(run)
         pinned = pinned_ratios(measuring.estimation, list(spec.dataset_urls))
         found = []
@@ -65,7 +53,7 @@ def identify_datasets(spec: RatioSpec, run: RatioRun) -> list[Identified]:
         return found
 
 
-@task(task_run_name="calibrate-{spec.name}-{name}", **_RETRIES)
+@task(task_run_name="calibrate-{spec.name}-{name}", **RETRIES)
 def calibrate_dataset(spec: RatioSpec, run: RatioRun, name: str) -> ArtifactRef | RatioDocument:
     """Measure one data set; returns the name of its document, or the document itself where none could be kept."""
     with run_progress(f"ratios {spec.name}", f"calibrate-{name}") as progress:
@@ -78,7 +66,7 @@ def calibrate_dataset(spec: RatioSpec, run: RatioRun, name: str) -> ArtifactRef 
         return documents.ref(outcome.document.key) if outcome.stored else outcome.document
 
 
-@task(task_run_name="prime-{spec.name}", **_RETRIES, **_UNCACHED)
+@task(task_run_name="prime-{spec.name}", **RETRIES, **UNCACHED)
 def prime_ratios(
     spec: RatioSpec, run: RatioRun, measured: Mapping[str, ArtifactRef | RatioDocument], cached: Sequence[str], seconds: float
 ) -> RatioResult:

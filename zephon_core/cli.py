@@ -8,6 +8,7 @@ import typer
 
 from zephon_core import __version__
 from zephon_core.bank.commands import app as bank_app
+from zephon_core.batching.commands import app as batches_app
 from zephon_core.console import (
     FOUND_WANTING,
     JsonOption,
@@ -36,6 +37,7 @@ app = typer.Typer(
 store_app = typer.Typer(name="store", help="The store of finished and unfinished work.", no_args_is_help=True)
 app.add_typer(bank_app)
 app.add_typer(ratios_app)
+app.add_typer(batches_app)
 app.add_typer(store_app)
 
 ArtifactArgument = Annotated[

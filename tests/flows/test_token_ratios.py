@@ -78,6 +78,11 @@ def calibrated(outcome: dict[str, Any]) -> dict[str, str]:
     }
 
 
+def once_cached(ratios: dict[str, Any]) -> dict[str, Any]:
+    """What a later run says of the same ratios: nothing is read for them any more."""
+    return {name: {**ratio, "cached": True, "bytes_read": 0} for name, ratio in ratios.items()}
+
+
 def documents(tmp_path: Path) -> list[Path]:
     return sorted((tmp_path / "store" / "token_ratios").glob("*.json"))
 
@@ -89,7 +94,7 @@ def test_a_second_run_is_cached_and_a_data_set_added_is_measured_alone(run: Run,
     assert calibrated(first) == {"a": "Completed", "b": "Completed"} and inputs.counted() == {"a", "b"}
     second = run(inputs.spec("a", "b"))
     assert calibrated(second) == {"a": "Cached", "b": "Cached"} and inputs.counted() == set()
-    assert second["result"]["ratios"] == first["result"]["ratios"]
+    assert second["result"]["ratios"] == once_cached(first["result"]["ratios"])
     third = run(inputs.spec("c", "b", "a"))
     assert calibrated(third) == {"a": "Cached", "b": "Cached", "c": "Completed"} and inputs.counted() == {"c"}
     assert list(third["result"]["ratios"]) == ["c", "b", "a"] and len(documents(tmp_path)) == 3
@@ -119,7 +124,7 @@ def test_what_the_command_line_has_measured_is_cached(run: Run, inputs: Inputs, 
     made = prime_mixture(RatioSpec.model_validate(spec), RatioRun(store=str(tmp_path / "store")))
     outcome = run(spec)
     assert calibrated(outcome) == {"a": "Cached", "b": "Cached"}
-    assert outcome["result"]["ratios"] == made.to_json()["ratios"]
+    assert outcome["result"]["ratios"] == once_cached(made.to_json()["ratios"])
 
 
 @pytest.mark.parametrize("runner", ["thread", "process"])
@@ -196,3 +201,12 @@ def test_the_flow_runs_from_the_checkout(inputs: Inputs, tmp_path: Path, flow_en
     config.write_text(json.dumps({"spec": {"datasets": []}}))
     done = subprocess.run(command, cwd=CHECKOUT, env=flow_env, capture_output=True, text=True, check=False)
     assert done.returncode == 2 and done.stderr.startswith("error: ") and "spec.datasets" in done.stderr
+
+
+def test_a_mixture_that_cannot_be_worked_out_fails_the_run_after_the_ratios(run: Run, inputs: Inputs, tmp_path: Path) -> None:
+    (tmp_path / "data" / "empty").mkdir(parents=True)
+    (tmp_path / "data" / "empty" / "a.jsonl").touch()
+    spec = inputs.spec("a", "empty", shares=["a=1", "empty=1"])
+    outcome = run(spec, state="FAILED", output=str(tmp_path / "out"))
+    assert "can't be worked out: data set empty: has no rows" in outcome["message"]
+    assert json.loads((tmp_path / "out" / "ratios.json").read_bytes())["ratios"]["a"]["source"] == "measured"

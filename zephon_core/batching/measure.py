@@ -1,0 +1,176 @@
+"""Where lengths come from: an .npy file, a feature bank's table, or texts that are tokenized.
+
+All end up as one table, lengths.npy: int32 `[examples]` (int64 where a length needs it), in the order of the examples.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from zephon_core.batching.lengths import LengthTable
+from zephon_core.batching.specs import LengthsSpec
+from zephon_core.errors import CorruptArtifactError, InputError, SourceChangedError
+from zephon_core.fingerprint import FileMemo
+from zephon_core.progress import NULL_PROGRESS, Progress
+from zephon_core.readers.rows import Row, RowProblem, iter_rows, row_error
+from zephon_core.readers.sources import Source, check_unchanged
+from zephon_core.tokenizers import Tokenizer
+
+__all__ = ["LENGTHS_NAME", "MEASURE_VERSION", "copy_table", "length_statistics", "measure_texts", "table_file", "table_sha256"]
+
+LENGTHS_NAME = "lengths.npy"
+MEASURE_VERSION = 1
+
+_MANIFEST_NAME = "manifest.json"
+_ROWS_AT_ONCE = 4096
+_LENGTHS_AT_ONCE = 1 << 22
+
+Adjust = Callable[[npt.NDArray[Any]], npt.NDArray[np.int64]]
+
+
+def table_file(table: str) -> Path:
+    """Return the .npy file that a table's name means: itself, or that in a bank's folder. Raises InputError where there is none."""
+    path = Path(table).expanduser()
+    if path.is_dir():
+        path = path / LENGTHS_NAME
+    if not path.is_file():
+        inside = path.parent.is_dir() and path.name == LENGTHS_NAME
+        found = f"holds no {LENGTHS_NAME}" if inside else "is not there"
+        raise InputError(
+            str(path.parent if inside else path), found, wanted="an .npy file of lengths, or the folder of a feature bank"
+        )
+    return path
+
+
+def table_sha256(table: str, memo: FileMemo) -> str:
+    """Return the SHA-256 of a table's file; of a bank's, once it is known to be what the bank's manifest says.
+
+    Raises InputError, or CorruptArtifactError for a bank's table that is another one.
+    """
+    path = table_file(table)
+    try:
+        digest = memo.sha256(path)
+    except OSError as error:
+        raise InputError(str(path), f"can't be read ({error.strerror or error})") from error
+    promised = _promised_sha256(path.parent / _MANIFEST_NAME) if Path(table).expanduser().is_dir() else ""
+    if promised and promised != digest:
+        raise CorruptArtifactError(
+            str(path), f"has SHA-256 {digest}", wanted=promised, remedy="`zephon-flows bank verify` says what else is wrong."
+        )
+    return digest
+
+
+def _promised_sha256(manifest: Path) -> str:
+    """Look up what a bank's manifest says of its table; "" for a folder without one."""
+    try:
+        return str(json.loads(manifest.read_bytes())["files"][LENGTHS_NAME]["sha256"])
+    except FileNotFoundError:
+        return ""
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CorruptArtifactError(
+            str(manifest), f"can't be read ({type(error).__name__}: {error})", wanted="a bank's manifest"
+        ) from error
+
+
+def copy_table(
+    spec: LengthsSpec, sha256: str, directory: Path, *, memo: FileMemo, progress: Progress = NULL_PROGRESS
+) -> dict[str, Any]:
+    """Write the lengths of a table, with what the training adds and cuts, into `directory`; return their statistics.
+
+    sha256: that of its file when it was identified. Raises SourceChangedError if it is another one now, and InputError or
+    LengthError for what is no table.
+    """
+    path = table_file(spec.table)
+    table = LengthTable.of(path)
+    adjust = _adjustment(spec)
+    longest = int(adjust(np.array([table.longest]))[0])
+    target = np.lib.format.open_memmap(
+        directory / LENGTHS_NAME, mode="w+", dtype=np.int32 if longest < 1 << 31 else np.int64, shape=(table.count,)
+    )
+    with progress.phase("lengths", total=table.count, unit="examples") as phase:
+        for begin in range(0, table.count, _LENGTHS_AT_ONCE):
+            part = table.values[begin : begin + _LENGTHS_AT_ONCE]
+            target[begin : begin + len(part)] = adjust(part)
+            phase.advance(len(part))
+    target.flush()
+    if memo.sha256(path) != sha256:
+        raise SourceChangedError(
+            str(path), "was changed since this run identified it", remedy="Run again once nothing writes to it any more."
+        )
+    return length_statistics(target)
+
+
+def measure_texts(
+    spec: LengthsSpec,
+    sources: Sequence[Source],
+    tokenizer: Tokenizer,
+    directory: Path,
+    *,
+    memo: FileMemo,
+    progress: Progress = NULL_PROGRESS,
+) -> dict[str, Any]:
+    """Tokenize the texts of the sources, a row an example, and write their lengths into `directory`; return their statistics.
+
+    No special tokens are added but those that `spec` counts. Raises BadRowError for a row without the text, SourceChangedError.
+    """
+    adjust = _adjustment(spec)
+    parts: list[npt.NDArray[np.int64]] = []
+    with progress.phase("lengths", total=None, unit="examples") as phase:
+        texts = (_text(row, spec.field) for source in sources for row in iter_rows(source, paths=[spec.field]))
+        for some in _chunks(texts, _ROWS_AT_ONCE):
+            parts.append(adjust(np.asarray(tokenizer.encode_batch(some).lengths)))
+            phase.advance(len(some))
+    for source in sources:
+        check_unchanged(source, memo=memo)
+    if not parts:
+        raise InputError(", ".join(source.url for source in sources), "hold no row")
+    lengths = np.concatenate(parts)
+    np.save(directory / LENGTHS_NAME, lengths.astype(np.int32 if int(lengths.max()) < 1 << 31 else np.int64))
+    return length_statistics(lengths)
+
+
+def length_statistics(lengths: npt.NDArray[Any]) -> dict[str, Any]:
+    """Describe a table: examples, tokens, and the shortest, mean and longest length."""
+    table = LengthTable.of(lengths)
+    tokens = table.total_tokens
+    return {
+        "examples": table.count,
+        "tokens": tokens,
+        "shortest": table.shortest,
+        "mean": round(tokens / table.count, 3) if table.count else 0.0,
+        "longest": table.longest,
+    }
+
+
+def _adjustment(spec: LengthsSpec) -> Adjust:
+    """Return what turns lengths into those of the training: with the tokens that it adds, and cut where it cuts."""
+
+    def adjust(lengths: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+        whole = lengths.astype(np.int64) + spec.extra_tokens
+        return np.minimum(whole, spec.cut_at_tokens) if spec.cut_at_tokens else whole
+
+    return adjust
+
+
+def _text(row: Row, field: str) -> str:
+    value = row.payload
+    for name in field.split("."):
+        value = value.get(name) if isinstance(value, dict) else None
+    if not isinstance(value, str):
+        kind = "is not there" if value is None else f"is a {type(value).__name__}"
+        problem = RowProblem("no text", f"{field!r} {kind}", "text")
+        raise row_error(row.origin, problem, "Fix the row, or name the field that holds the text (--field).")
+    return value
+
+
+def _chunks(items: Iterable[str], size: int) -> Iterator[list[str]]:
+    iterator = iter(items)
+    while chunk := list(islice(iterator, size)):
+        yield chunk
