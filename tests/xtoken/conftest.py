@@ -1,0 +1,12 @@
+"""Real tokenizers, shared with tests/properties."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent / "programs"))
+
+from real_tokenizers import tokenizer
+
+__all__ = ["tokenizer"]

@@ -1,0 +1,185 @@
+"""Advantages from chunks: what the teacher thinks of what the student said, in the student's tokens.
+
+A chunk's gap is the teacher's sum of log-probabilities less the student's. Each of its student tokens gets gap / student tokens,
+so that the chunk moves the student by its gap, however long it is and however wordy the teacher's tokenizer.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import BaseModel, ConfigDict, Field, computed_field
+
+from zephon_core.errors import SpecError
+from zephon_core.xtoken.datums import DatumColumns, TrainDatum, pieces, ragged_floats, with_advantages
+from zephon_core.xtoken.plans import ChunkPlan, PlanColumns
+
+__all__ = ["AttachedColumns", "ChunkAdvantageStats", "Drop", "attach_chunk_advantages", "attach_columns"]
+
+_ENOUGH_COVERAGE = 0.95
+
+_log = logging.getLogger(__name__)
+
+
+class ChunkAdvantageStats(BaseModel):
+    """What came of attaching. Everything but the drops counts datums that were attached: nothing is learnt from the others."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    datums: int = Field(ge=0, description="Datums with advantages.")
+    mismatch_drops: int = Field(ge=0, description="Datums whose plan or teacher row didn't fit them.")
+    empty_coverage_drops: int = Field(ge=0, description="Datums of which no chunk covers a loss token.")
+    chunks: int = Field(ge=0)
+    scored_loss_tokens: int = Field(ge=0, description="Loss tokens in a chunk.")
+    unscored_loss_tokens: int = Field(ge=0, description="Loss tokens in none; their advantage is 0.0.")
+    clipped_chunks: int = Field(ge=0, description="Chunks whose value a token was out of bounds.")
+    chunk_reverse_kl: float | None = Field(description="Mean of student less teacher a scored token, before clip and centring.")
+    advantage_mean: float | None = Field(description="Mean advantage of the scored tokens, as trained.")
+    advantage_std: float | None = Field(description="Population standard deviation of the same.")
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def coverage_rate(self) -> float:
+        """Share of the loss tokens that a chunk covers; 0.0 without any."""
+        total = self.scored_loss_tokens + self.unscored_loss_tokens
+        return self.scored_loss_tokens / total if total else 0.0
+
+
+class Drop(IntEnum):
+    """Why a datum was dropped."""
+
+    NONE = 0
+    ROW_LENGTH = 1
+    OTHER_DATUM = 2
+    PAST_THE_END = 3
+    ON_CONTEXT = 4
+    EMPTY_COVERAGE = 5
+    NO_LOGPROB = 6
+
+
+_REASONS = {
+    Drop.ROW_LENGTH: "the teacher's row is as long as another sequence, not as the one that its plan was made for",
+    Drop.OTHER_DATUM: "its plan is that of another datum",
+    Drop.PAST_THE_END: "its plan has a chunk past its end",
+    Drop.ON_CONTEXT: "its plan has a chunk on a context position, where logprobs are padding",
+    Drop.EMPTY_COVERAGE: "no chunk covers any of its loss tokens",
+    Drop.NO_LOGPROB: "a chunk needs a logprob that is missing, NaN or infinite",
+}
+
+
+@dataclass(frozen=True)
+class AttachedColumns:
+    """advantages: float64, one a token of all datums, 0.0 throughout for dropped ones. drops: uint8 [datums], see `Drop`.
+
+    chunk_values: float64 [chunks], what each student token of a chunk got; 0.0 for chunks of dropped datums.
+    """
+
+    advantages: npt.NDArray[np.float64]
+    drops: npt.NDArray[np.uint8]
+    chunk_values: npt.NDArray[np.float64]
+    stats: ChunkAdvantageStats
+
+    @property
+    def kept(self) -> npt.NDArray[np.bool_]:
+        """Whether each datum got advantages: bool [datums]."""
+        kept: npt.NDArray[np.bool_] = self.drops == Drop.NONE
+        return kept
+
+
+def attach_chunk_advantages(
+    datums: Sequence[TrainDatum],
+    plans: Sequence[ChunkPlan],
+    teacher_logprobs: Sequence[Sequence[float | None] | npt.NDArray[np.floating[Any]]],
+    *,
+    clip: float | None = None,
+    center: bool = False,
+) -> tuple[list[TrainDatum], ChunkAdvantageStats]:
+    """Return the datums with advantages, in order, without those that had to be dropped; and what came of it.
+
+    teacher_logprobs: for each datum a row as long as its plan's `teacher_token_count`: natural-log probabilities of the teacher's
+    tokens given those before; None where there is none, as at position 0.
+    clip: bounds the value a token to ±clip. center: subtracts the mean of the chunks' totals, after clipping, from each total, so
+    that long chunks keep their sign; tokens outside of chunks stay at exactly 0.0.
+    A datum whose row or plan doesn't fit, or that has no scored token, is dropped, logged and counted.
+    Raises SpecError (a ValueError) unless there is one plan and one row a datum, and for a clip that is no positive number.
+    """
+    for name, rows in (("plans", plans), ("teacher_logprobs", teacher_logprobs)):
+        if len(rows) != len(datums):
+            raise SpecError(name, f"are {len(rows):,} for {len(datums):,} datums", wanted="one a datum, in their order")
+    columns = DatumColumns.of(datums, with_tokens=False)
+    row_offsets, rows_flat = ragged_floats(teacher_logprobs)
+    attached = attach_columns(columns, PlanColumns.of(plans), row_offsets, rows_flat, clip=clip, center=center)
+    values = pieces(columns.offsets, attached.advantages)
+    kept = zip(datums, values, attached.kept.tolist(), strict=True)
+    return [with_advantages(datum, row.tolist()) for datum, row, keep in kept if keep], attached.stats
+
+
+def attach_columns(
+    datums: DatumColumns,
+    plans: PlanColumns,
+    row_offsets: npt.NDArray[np.int64],
+    rows: npt.NDArray[np.float64],
+    *,
+    clip: float | None = None,
+    center: bool = False,
+) -> AttachedColumns:
+    """Do what `attach_chunk_advantages` does, on columns. row_offsets, rows: the teacher's rows laid out flat, NaN for None."""
+    if clip is not None and not (math.isfinite(clip) and clip > 0):
+        raise SpecError("clip", f"is {clip}", wanted="a positive number, or None for no bound")
+    if len(plans) != len(datums) or len(row_offsets) - 1 != len(datums):
+        found = f"are {len(plans):,} and {len(row_offsets) - 1:,} for {len(datums):,} datums"
+        raise SpecError("plans and teacher rows", found, wanted="one a datum")
+    from zephon_core.xtoken.kernels import chunk_gaps, give
+
+    drops = _misfits(datums, plans, row_offsets)
+    gaps, values, advantages = np.zeros(len(plans.ranges)), np.zeros(len(plans.ranges)), np.zeros(len(datums.loss))
+    chunk_gaps(plans.offsets, plans.ranges, datums.offsets, datums.loss, datums.logprobs, row_offsets, rows, drops, gaps)
+    _log_drops(datums, drops)
+    bound = math.inf if clip is None else float(clip)
+    chunks, clipped, scored, losses, gap_sum, mean, variance = give(
+        plans.offsets, plans.ranges, datums.offsets, datums.loss, drops, gaps, bound, center, values, advantages
+    )
+    kept, empty = int(np.count_nonzero(drops == Drop.NONE)), int(np.count_nonzero(drops == Drop.EMPTY_COVERAGE))
+    stats = ChunkAdvantageStats(
+        datums=kept,
+        mismatch_drops=len(drops) - kept - empty,
+        empty_coverage_drops=empty,
+        chunks=chunks,
+        scored_loss_tokens=scored,
+        unscored_loss_tokens=losses - scored,
+        clipped_chunks=clipped,
+        chunk_reverse_kl=-gap_sum / scored if scored else None,
+        advantage_mean=mean if scored else None,
+        advantage_std=math.sqrt(variance) if scored else None,
+    )
+    if stats.datums and stats.coverage_rate < _ENOUGH_COVERAGE:
+        _log.warning(
+            "chunks cover %.1f %% of the loss tokens (%d of %d), expected at least 95 %%: look at the pair with xtoken check",
+            stats.coverage_rate * 100,
+            stats.scored_loss_tokens,
+            stats.scored_loss_tokens + stats.unscored_loss_tokens,
+        )
+    return AttachedColumns(advantages, drops, values, stats)
+
+
+def _misfits(datums: DatumColumns, plans: PlanColumns, row_offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.uint8]:
+    """Find the datums of which a look at the lengths and names tells that they will be dropped: uint8 [datums], see `Drop`."""
+    names = np.fromiter(map(str.__eq__, datums.trial_name, plans.trial_name), dtype=np.bool_, count=len(datums))
+    drops = np.zeros(len(datums), dtype=np.uint8)
+    drops[np.diff(plans.offsets) == 0] = Drop.EMPTY_COVERAGE
+    drops[~names | (datums.fragment_index != plans.fragment_index)] = Drop.OTHER_DATUM
+    drops[np.diff(row_offsets) != plans.teacher_token_count] = Drop.ROW_LENGTH
+    return drops
+
+
+def _log_drops(datums: DatumColumns, drops: npt.NDArray[np.uint8]) -> None:
+    for row in np.flatnonzero(drops).tolist():
+        reason = _REASONS[Drop(int(drops[row]))]
+        _log.warning("dropped: trial %s, fragment %d: %s", datums.trial_name[row], datums.fragment_index[row], reason)
