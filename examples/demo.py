@@ -118,20 +118,22 @@ def _table(*headings: str) -> Table:
 def _measure_ratios(variables: dict[str, str]) -> None:
     """Run the flow `token-ratios` on files of this machine, and count the same files whole, to see what the intervals are worth."""
     folders = write_corpora(FOLDER / "corpora", CORPUS_BYTES)
-    console.print("\n[bold]ratios[/]\ntokens a byte of this Python's own files, from a part of the bytes, beside the exact count")
+    console.print("\n[bold]ratios[/]\ntokens a byte of this Python's own files, from so many draws, beside the exact count;")
+    console.print("the draws touch most of files as small as these, and would be a hundredth of a larger data set")
     config = {
         "spec": {
             "name": "demo",
             "datasets": [f"{name}={folder}" for name, folder in folders.items()],
             "tokenizer": str(MODEL),
             "field": "text",
+            "special_tokens": "none",
             "shares": [f"{name}={SHARES[name]}" for name in folders],
             "budget_tokens": MIXTURE_TOKENS,
         },
         "run": {"store": str(STORE), "output": str(FOLDER / "ratios")},
     }
     result = _run_flow("token_ratios", config, variables)
-    table = _table("data set", "tokens a byte", "interval", "read", "s", "exact", "off by", "s ")
+    table = _table("data set", "tokens a byte", "interval", "draws", "read", "s", "exact", "off by", "s ")
     for name, folder in folders.items():
         ratio = result["ratios"][name]
         exact, exact_s = _count(name, folder)
@@ -142,7 +144,8 @@ def _measure_ratios(variables: dict[str, str]) -> None:
             name,
             f"{ratio['tokens_per_byte']:.4f}",
             "counted" if ratio["design"] == "exact" else f"±{(high - low) / 2 / ratio['tokens_per_byte']:.2%}",
-            f"{min(1, ratio['bytes_read'] / stored):.0%}",
+            f"{ratio['draws']:,}",
+            f"{min(1, document.ratio.bytes_read / stored):.0%}" if document else "",
             f"{document.seconds:.1f}" if document else "",
             f"{exact:.4f}",
             f"[{'green' if low <= exact <= high else 'yellow'}]{ratio['tokens_per_byte'] / exact - 1:+.2%}[/]",
@@ -161,9 +164,11 @@ def _measure_ratios(variables: dict[str, str]) -> None:
 def _count(name: str, folder: Path) -> tuple[float, float]:
     """Count a data set whole: (tokens a byte, seconds); what an earlier demo has counted is taken from a file."""
     dataset = Dataset.from_path(name, str(folder), store=ArtifactStore(STORE))
-    kept = FOLDER / "counts" / f"{dataset.fingerprint}.json"
+    kept = FOLDER / "counts" / f"{dataset.fingerprint}-none.json"
     if not kept.exists():
-        counted = count_tokens(dataset, TextTokenCountingSpec(MODEL, field="text"), run=RatioRun(store=str(STORE)))
+        counted = count_tokens(
+            dataset, TextTokenCountingSpec(MODEL, field="text", special_tokens="none"), run=RatioRun(store=str(STORE))
+        )
         kept.parent.mkdir(exist_ok=True)
         write_json(kept, [counted.tokens_per_byte, counted.seconds])
     ratio, seconds = json.loads(kept.read_bytes())

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from prefect.settings import PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS, temporary_settings
+from prefect.settings import (
+    PREFECT_SERVER_ANALYTICS_ENABLED,
+    PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS,
+    temporary_settings,
+)
 from pydantic import BaseModel
 
 from zephon_core.console import read_config, validated
@@ -38,7 +43,10 @@ def run_from_file(
     except SpecError as error:
         sys.stderr.write(f"error: {error}\n")
         return 2
-    with temporary_settings({PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS: 120}):
+    # The server that Prefect starts for this run, unless one is named, is to send nothing anywhere, as those of `make up`.
+    os.environ.setdefault("DO_NOT_TRACK", "1")
+    settings = {PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS: 120, PREFECT_SERVER_ANALYTICS_ENABLED: False}
+    with temporary_settings(settings):
         try:
             result = flow(spec, run)
         except ZephonError:

@@ -26,7 +26,7 @@ from tasks.caching import bind_document
 from tasks.ratios import Identified, calibrate_dataset, identify_datasets, prime_ratios
 from tasks.reporting import STEPS, artifact_key, publish_markdown, publish_table, route_core_logs
 from tasks.runners import choose_runner, stop_parts, workers_of_part
-from zephon_core.errors import ZephonError
+from zephon_core.errors import InputError, ZephonError
 from zephon_core.progress import format_amount
 from zephon_core.ratios.documents import Outcome
 from zephon_core.ratios.estimation import TokenRatio
@@ -91,6 +91,8 @@ class _Ratios:
         after = [identified, *self._states.values()]
         result: RatioResult = prime_ratios(spec, run, measured, cached, seconds, wait_for=after, return_state=True).result()
         self._publish(result)
+        if result.refused:  # the ratios are there, written and shown; what else was asked for is not
+            raise InputError("mixture", f"can't be worked out: {result.refused}")
         return result
 
     def _calibrate(self, found: Sequence[Identified]) -> None:

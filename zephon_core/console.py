@@ -1,6 +1,7 @@
 """What every command shares: configuration files with flags on top, one-line errors, exit codes, JSON on standard output.
 
-Exit codes: 0 done, 1 failed, 2 usage, 3 found wanting (verify, check, drift), 130 interrupted, 141 nobody reads the output.
+Exit codes: 0 done, 1 failed, 2 usage, 3 found wanting (verify, check, drift, count, prime --strict), 130 interrupted, 141 nobody
+reads the output.
 """
 
 from __future__ import annotations
@@ -20,12 +21,14 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args
 
 import typer
 
+from zephon_core.atomic import is_temporary
 from zephon_core.errors import SpecError, ZephonError
 
 if TYPE_CHECKING:
     from zephon_core.progress import Progress
 
 __all__ = [
+    "FAILED",
     "FOUND_WANTING",
     "ConfigOption",
     "Flag",
@@ -111,7 +114,9 @@ def command_errors(*, verbose: bool, places: Sequence[str] = ()) -> Iterator[Non
 
 def _os_error(error: OSError, places: Sequence[str]) -> str:
     found, remedy = _DISK_ERRORS.get(error.errno or 0, (error.strerror or str(error), ""))
-    where = error.filename or " or ".join(place for place in places if place)
+    where = str(error.filename or "") or " or ".join(place for place in places if place)
+    if is_temporary(Path(where)):  # it is the folder that something is wrong with
+        where = str(Path(where).parent)
     if not where:
         where = "the disk" if remedy else type(error).__name__
     return str(ZephonError(str(where), found, remedy=remedy))
@@ -169,12 +174,16 @@ def read_config(path: Path | None) -> dict[str, Any]:
         value = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise SpecError(str(path), f"can't be read ({error.strerror})") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # bytes that are no text, dates that aren't any
         raise SpecError(str(path), f"is no YAML or JSON ({' '.join(str(error).split())})") from None
     if value is None:
         return {}
     if not isinstance(value, dict):
         raise SpecError(str(path), f"holds a {type(value).__name__}", wanted="a mapping with spec and run")
+    try:  # what JSON can't hold is no parameter: keys that are dates, something within itself
+        json.dumps(value, default=str)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise SpecError(str(path), f"can't be used ({' '.join(str(error).split())})") from None
     return value
 
 
@@ -200,7 +209,10 @@ def with_flags(config: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str,
 
 @dataclass(frozen=True)
 class Flag:
-    """A flag that sets one value of the configuration: its name, the dotted path it sets, its type and what it says of itself."""
+    """A flag that sets one value of the configuration: its name, the dotted path it sets, its type and what it says of itself.
+
+    off: the name that unsets it. panel: the heading that it stands under in the help.
+    """
 
     name: str
     path: str
@@ -208,6 +220,7 @@ class Flag:
     help: str
     metavar: str | None = None
     off: str = ""
+    panel: str | None = None
 
     @property
     def key(self) -> str:
@@ -217,7 +230,7 @@ class Flag:
     def parameter(self) -> inspect.Parameter:
         """Return the flag as a parameter of a typer command, None where it isn't given."""
         names = f"{self.name}/{self.off}" if self.off else self.name
-        option = typer.Option(names, help=plain(self.help), metavar=self.metavar)
+        option = typer.Option(names, help=plain(self.help), metavar=self.metavar, rich_help_panel=self.panel)
         return _keyword(self.key, Annotated[self.type | None, option])
 
 
@@ -242,7 +255,7 @@ def with_parameters(flags: Sequence[Flag]) -> Callable[[Callable[..., None]], Ca
 
         @functools.wraps(command)
         def run(**given: Any) -> None:
-            with command_errors(verbose=bool(given.get("verbose")), places=[given.get(name) or "" for name in _PLACES]):
+            with command_errors(verbose=bool(given.get("verbose")), places=[str(given.get(name) or "") for name in _PLACES]):
                 values = with_flags(read_config(given["config"]), {flag.path: given[flag.key] for flag in flags})
                 command(values=values, **{parameter.name: given[parameter.name] for parameter in own})
 

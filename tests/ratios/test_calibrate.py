@@ -19,10 +19,12 @@ import pytest
 from ratio_inputs import WORDS
 
 from zephon_core.errors import FatalCountError
+from zephon_core.ratios import calibrate as calibrate_module
 from zephon_core.ratios.calibrate import Measurement, _Calibration, calibrate
 from zephon_core.ratios.count import count_tokens
 from zephon_core.ratios.counting import ChatTokenCountingSpec, TextTokenCountingSpec
 from zephon_core.ratios.datasets import Dataset
+from zephon_core.ratios.datasets import parquet as parquet_format
 from zephon_core.ratios.estimation import TokenEstimation
 from zephon_core.ratios.specs import RatioRun
 from zephon_core.store import ArtifactStore
@@ -277,3 +279,46 @@ def test_an_empty_data_set_is_a_fallback(store: ArtifactStore, word_tokenizer: P
     (tmp_path / "a.jsonl").write_bytes(b"")
     found = measured(tmp_path / "a.jsonl", store, word_tokenizer)
     assert (found.source, found.reason) == ("fallback", "holds nothing that can be read")
+
+
+@pytest.fixture
+def one_row_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file of one row group, cut by pages, of which a first round may read a tenth."""
+    monkeypatch.setattr(parquet_format, "_LARGE_GROUP_BYTES", 1)
+    monkeypatch.setattr(parquet_format, "_UNIT_BYTES", 1)
+    monkeypatch.setattr(calibrate_module, "_EASY_BYTES", (1 << 10, 1 << 20))
+    monkeypatch.setattr(_Calibration, "_may_read_all", lambda self: False)
+    rng = random.Random(11)
+    texts = [words(rng, rng.randint(1, 40), longest=1 + row // 2000) for row in range(6000)]
+    table = pa.table({"text": pa.array(texts, pa.string()), "tags": pa.array([["a"]] * len(texts))})
+    options = {"data_page_size": 4096, "write_batch_size": 16, "use_dictionary": False, "write_page_index": True}
+    pq.write_table(table, tmp_path / "a.parquet", **options)
+    return tmp_path / "a.parquet"
+
+
+def test_pages_of_a_row_group_are_looked_at_often(one_row_group: Path, store: ArtifactStore, word_tokenizer: Path) -> None:
+    counting = TextTokenCountingSpec(word_tokenizer)
+    dataset = Dataset.from_path("data", str(one_row_group), store=store)
+    truth = exact_ratio(dataset, counting, store)
+    estimation = TokenEstimation(exact_below_bytes=0, target_rel_error=0.1)
+    found = [calibrate(dataset, counting, estimation, seed=seed, workers=1) for seed in range(40)]
+    assert all("looks a draw" in one.design for one in found)
+    assert np.median([one.units for one in found]) < len(dataset.units) / 2
+    assert sum(one.interval is not None and one.interval[0] <= truth <= one.interval[1] for one in found) >= 32
+    assert np.median([one.bytes_read for one in found]) < dataset.shards[0].stored_bytes
+    again = calibrate(dataset, counting, estimation, seed=5, workers=8)
+    assert replace(again, bytes_read=0) == replace(found[5], bytes_read=0)
+
+
+def test_a_bad_row_costs_a_look_and_not_its_draw(one_row_group: Path, store: ArtifactStore, word_tokenizer: Path) -> None:
+    table = pq.read_table(one_row_group)
+    texts = [None if row % 20 else b"\xff\xfe and more" for row in range(len(table))]
+    kept = [text if bad is None else bad for text, bad in zip(table["text"].to_pylist(), texts, strict=True)]
+    encoded = pa.array([text if isinstance(text, bytes) else text.encode() for text in kept], pa.binary())
+    # As texts that a writer didn't check.
+    column = pa.Array.from_buffers(pa.string(), len(encoded), encoded.buffers())
+    pq.write_table(pa.table({"text": column}), one_row_group, data_page_size=4096, write_batch_size=16, use_dictionary=False)
+    found = measured(one_row_group, store, word_tokenizer, target_rel_error=0.1)
+    assert found.source == "measured"
+    assert 0 < found.failed < 0.2
+    assert "invalid UTF-8" in found.reason

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +16,10 @@ from ratio_inputs import make_dataset
 from typer.testing import CliRunner
 
 from zephon_core.cli import app
+from zephon_core.ratios.documents import RatioDocuments
+from zephon_core.ratios.measuring import Measuring
+from zephon_core.ratios.specs import RatioSpec
+from zephon_core.store import ArtifactStore
 
 
 @pytest.fixture
@@ -45,8 +53,10 @@ def test_prime_has_the_shape_that_scripts_rely_on(cli: Any, sets: list[str]) -> 
     assert low <= ratio["tokens_per_byte"] <= high and ratio["source"] == "measured"
     assert ratio["draws"] > 0 and ratio["units"] > 0 and ratio["bytes_read"] > 0 and len(ratio["key"]) == 64
     assert (result["ratios"]["b"]["tokens_per_byte"], result["ratios"]["b"]["source"]) == (0.3, "pinned")
+    assert not ratio["cached"]
     again = cli("prime", *sets, "--exact-below-bytes", "0", "--pin", "b=0.3")[1]
-    assert again["ratios"] == result["ratios"]
+    assert again["ratios"] == {"a": {**ratio, "cached": True, "bytes_read": 0}, "b": result["ratios"]["b"]}
+    assert re.search(r"^a .* cached +512 *$", cli("prime", *sets, "--exact-below-bytes", "0", as_json=False)[1], re.MULTILINE)
 
 
 def test_count_holds_the_estimate_against_the_truth(cli: Any, sets: list[str]) -> None:
@@ -60,6 +70,170 @@ def test_count_holds_the_estimate_against_the_truth(cli: Any, sets: list[str]) -
         assert counted["tokens_per_byte"] == pytest.approx(counted["tokens"] / counted["raw_bytes"])
         assert counted["rows"] == 600 and counted["bad_rows"] == {}
         assert abs(counted["estimate"]["error"]) < 0.05 and isinstance(counted["estimate"]["holds"], bool)
+
+
+@pytest.fixture
+def lossy(tmp_path: Path, word_tokenizer: Path) -> Callable[[str], list[str]]:
+    """Flags of a data set of three whole shards, spoilt in some way."""
+
+    def make(how: str) -> list[str]:
+        folder = make_dataset(tmp_path / "lossy", how.replace(" ", "-"), rows=200)
+        row = b'{"text": "' + b"word1 " * 500
+        if how == "cut gzip":
+            packed = gzip.compress((folder / "shard-00000.jsonl").read_bytes())
+            (folder / "cut.jsonl.gz").write_bytes(packed[: len(packed) // 2])
+        elif how == "bad rows":
+            (folder / "bad.jsonl").write_bytes((row + b"\n") * 20)
+        elif how == "link":
+            (folder / "gone.jsonl").symlink_to("nowhere")
+        elif how != "whole":
+            for file in folder.iterdir():
+                file.unlink()
+            (folder / "a.jsonl").write_bytes({"empty": b"", "all bad": (row + b"\n") * 20}[how])
+        return ["--dataset", f"s={folder}", "--tokenizer", str(word_tokenizer)]
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("how", "code", "reason"),
+    [
+        ("whole", 0, "^$"),
+        ("cut gzip", 3, r"^\d+\.\d\d% of the bytes could not be counted: is cut short"),
+        ("bad rows", 3, r"^\d+\.\d\d% of the bytes could not be counted: broken JSON \(20\)$"),
+        ("link", 3, "^what has no size could not be counted: is a link to nowhere"),
+        ("empty", 1, "^it has no rows$"),
+        ("all bad", 1, r"^nothing of it could be counted as text, none found in the first rows: broken JSON \(20\)$"),
+    ],
+)
+def test_a_count_is_exact_where_it_is_of_everything(cli: Any, lossy: Any, how: str, code: int, reason: str) -> None:
+    found, result, _ = cli("count", *lossy(how))
+    counted = result["ratios"]["s"]
+    assert found == code and re.search(reason, counted["reason"])
+    assert (counted["design"] == "exact", counted["interval"] is not None) == (code == 0, code == 0)
+    assert (counted["tokens_per_byte"] is None) == (code == 1)
+    assert counted["counted_share"] == 1 if how in ("whole", "link") else 0 <= counted["counted_share"] < 1
+    assert bool(counted["problems"]) == (how not in ("whole", "empty"))
+
+
+def test_what_is_left_out_of_a_count_is_said_on_standard_error_and_in_the_table(
+    cli: Any, lossy: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    code, text, _ = cli("count", *lossy("cut gzip"), as_json=False)
+    assert code == 3 and "could not be" in text and "all" not in text.split()
+    assert re.search(r"s: .*cut\.jsonl\.gz is left out: is cut short", caplog.text)
+
+
+def test_one_data_set_that_cannot_be_counted_does_not_cost_the_others(cli: Any, lossy: Any, sets: list[str]) -> None:
+    code, result, _ = cli("count", *lossy("empty"), *sets[:2])
+    assert code == 1 and result["ratios"]["a"]["design"] == "exact"
+    assert cli("count", *sets, "--dataset", "c=/nowhere/at/all")[:2] == (1, None)
+
+
+def test_the_table_of_a_count_holds_the_estimate_against_it(cli: Any, sets: list[str]) -> None:
+    flags = [*sets, "--exact-below-bytes", "0"]
+    cli("prime", *flags)
+    text = cli("count", *flags, as_json=False)[1]
+    assert re.search(r"^a .* [+-]\d\.\d\d%, (holds|misses) ", text, re.MULTILINE)
+    assert cli("count", *sets)[1]["ratios"]["a"].keys().isdisjoint({"estimate"})
+    cli("prime", *sets)
+    assert cli("count", *sets)[1]["ratios"]["a"]["estimate"]["holds"] is True
+
+
+def test_a_mixture_that_cannot_be_worked_out_costs_no_ratio(cli: Any, lossy: Any, sets: list[str], tmp_path: Path) -> None:
+    flags = [*lossy("empty"), *sets[:2], "--share", "s=1", "--share", "a=1", "--output", str(tmp_path / "out")]
+    code, result, errors = cli("prime", *flags)
+    assert code == 1 and errors.splitlines()[-1].startswith("error: no mixture can be worked out: data set s: has no rows")
+    assert result["ratios"]["a"]["source"] == "measured" and result["mixture"] is None and "has no rows" in result["refused"]
+    assert {file.name for file in (tmp_path / "out").iterdir()} == {"ratios.json", "zephon.json", "report.html"}
+    assert "None could be worked out: data set s: has no rows" in (tmp_path / "out" / "report.html").read_text()
+    assert result["left_out"]["streaming"] == "there is no mixture"
+    assert cli("prime", *flags, "--pin", "s=0.3", "--pin", "a=0.3")[0] == 1
+    code, result, _ = cli("prime", *flags, "--sample-bytes", "s=1000")
+    assert code == 0 and result["mixture"]["s"]["probability"] > 0
+
+
+def test_a_data_set_that_cannot_be_reached_costs_the_mixture_alone(cli: Any, sets: list[str], tmp_path: Path) -> None:
+    flags = [*sets[:2], "--dataset", "far=unreachable://x", *sets[4:], "--share", "a=1", "--share", "far=1"]
+    known = {"place": "\nunreachable://x"}
+    spec = RatioSpec(datasets=("a=x", "far=unreachable://x"))
+    measuring = Measuring(spec.estimation(), None)
+    RatioDocuments(ArtifactStore()).keep(measuring.unreachable("far", known["place"], "no credentials"))
+    code, result, errors = cli("prime", *flags, "--output", str(tmp_path / "out"))
+    assert code == 1 and result["ratios"]["far"]["source"] == "fallback" and (tmp_path / "out" / "ratios.json").exists()
+    assert "can't be opened (no credentials). Make it readable" in result["refused"] and "--sample-bytes far=" in errors
+    assert cli("prime", *flags, "--sample-bytes", "far=1000")[0] == 0
+    assert cli("export", *flags, "--to", "energon")[:2] == (1, None)
+
+
+def test_guesses_are_exit_code_3_where_none_is_wanted(cli: Any, sets: list[str]) -> None:
+    flags = [*sets[:4], "--measure", "ratio_inputs:fail"]
+    assert [cli("prime", *flags, *strict)[0] for strict in ([], ["--strict"])] == [0, 3]
+    assert cli("prime", *sets, "--strict")[0] == 0
+
+
+def test_an_export_is_whole_or_absent(cli: Any, sets: list[str], tmp_path: Path) -> None:
+    code, _, errors = cli("export", *sets, "--output", str(tmp_path / "absent" / "blend.json"))
+    assert code == 1 and f"error: {tmp_path / 'absent'}: " in errors and ".tmp" not in errors
+    program = (
+        "import resource, sys; from zephon_core.cli import app\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (8, resource.RLIM_INFINITY)); app(sys.argv[1:])"
+    )
+    flags = ["ratios", "export", *sets[:2], "--ratio", "0.3", "--output", str(tmp_path / "blend.json")]
+    done = subprocess.run([sys.executable, "-c", program, *flags], capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and f"error: {tmp_path / 'blend.json'}: can't be written" in done.stderr.splitlines()[-1]
+    assert list(tmp_path.glob("*blend*")) == []
+
+
+def test_a_streaming_export_of_what_is_no_mds_says_so(cli: Any, sets: list[str], tmp_path: Path) -> None:
+    shares = ["--share", "a=1", "--share", "b=1"]
+    code, _, errors = cli("export", *sets, *shares, "--to", "streaming")
+    assert code == 0 and "warning: streaming: MosaicML Streaming reads folders of MDS, which a, b isn't" in errors
+    text = cli("prime", *sets, *shares, "--output", str(tmp_path), as_json=False)[1]
+    assert "MosaicML Streaming reads folders of MDS" in text and "probability" in text
+    text = cli("prime", *sets, "--output", str(tmp_path), as_json=False)[1]
+    assert "no export for streaming, energon, megatron, huggingface: no shares are named (--share)" in text
+
+
+def test_chat_rows_show_both_ratios(cli: Any, tmp_path: Path, word_tokenizer: Path) -> None:
+    pytest.importorskip("transformers")
+    template = tmp_path / "template.jinja"
+    template.write_text(
+        "{% for m in messages %}{% if m['role'] == 'assistant' %}{% generation %}{{ m['content'] }}{% endgeneration %}"
+        "{% else %}{{ m['content'] }} {% endif %}{% endfor %}"
+    )
+    row = {"messages": [{"role": "user", "content": "word1 word2"}, {"role": "assistant", "content": "word3"}]}
+    (tmp_path / "chat.jsonl").write_text(f"{json.dumps(row)}\n" * 50)
+    flags = ["--dataset", f"c={tmp_path / 'chat.jsonl'}", "--tokenizer", str(word_tokenizer), "--kind", "chat"]
+    flags += ["--chat-template", str(template)]
+    for command in ("prime", "count"):
+        ratio = cli(command, *flags)[1]["ratios"]["c"]
+        assert ratio["loss_tokens_per_byte"] == pytest.approx(ratio["tokens_per_byte"] / 3)
+        text = cli(command, *flags, as_json=False)[1]
+        assert "loss/byte" in text and f"{ratio['loss_tokens_per_byte']:.6f}" in text
+
+
+def test_special_tokens_that_the_tokenizer_has_not_are_warned_of(
+    cli: Any, sets: list[str], tmp_path: Path, word_tokenizer: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "tokenizer"
+    folder.mkdir()
+    (folder / "tokenizer.json").write_bytes(word_tokenizer.read_bytes())
+    flags = [*sets[:4], "--tokenizer", str(folder)]
+    (folder / "tokenizer_config.json").write_text('{"eos_token": "[UNK]"}')
+    for command in ("prime", "count"):
+        cli(command, *flags)
+        assert "special_tokens bos_eos counts BOS for each row, and" in caplog.text
+        caplog.clear()
+        cli(command, *flags, "--special-tokens", "eos")
+        assert "special_tokens" not in caplog.text
+
+
+def test_numbers_may_be_written_as_powers_of_ten(cli: Any, sets: list[str]) -> None:
+    plain = cli("prime", *sets, "--byte-budget", "1000000", "--exact-below-bytes", "1000")[1]["ratios"]
+    assert cli("prime", *sets, "--byte-budget", "1e6", "--exact-below-bytes", "1e3")[1]["ratios"]["a"]["key"] == plain["a"]["key"]
+    code, _, errors = cli("prime", *sets, "--byte-budget", "1.5e0")
+    assert code == 2 and "--byte-budget" in errors
 
 
 def test_show_lists_what_is_known(cli: Any, sets: list[str]) -> None:
@@ -91,6 +265,20 @@ def test_mixture_and_export(cli: Any, sets: list[str], tmp_path: Path) -> None:
         assert code == 2 and errors.splitlines()[-1].startswith("error: ")
 
 
+def test_a_loader_that_cannot_take_a_place_costs_its_own_export(
+    cli: Any, tmp_path: Path, word_tokenizer: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    make_dataset(Path("our data"), "a", rows=200)
+    sets = ["--dataset", "a=our data/a", "--tokenizer", str(word_tokenizer)]
+    with caplog.at_level("INFO", "zephon_core"):
+        code, _, _ = cli("mixture", *sets, "--share", "a=1", "--output", "out")
+    written = {file.name for file in (tmp_path / "out").iterdir()}
+    assert code == 0 and written >= {"ratios.json", "zephon.json", "huggingface.json", "streaming.yaml", "energon.yaml"}
+    assert "megatron.txt" not in written and "expected a path without white space for Megatron-LM" in caplog.text
+    assert f"path: {tmp_path}/our data/a" in (tmp_path / "out" / "energon.yaml").read_text()
+
+
 def test_drift_found_is_exit_code_3(cli: Any, sets: list[str], tmp_path: Path) -> None:
     file = tmp_path / "ratios.json"
     file.write_text(json.dumps(cli("prime", *sets)[1]))
@@ -113,6 +301,77 @@ def test_drift_found_is_exit_code_3(cli: Any, sets: list[str], tmp_path: Path) -
     assert cli("drift", "--ratios", str(log), "--delivered", "a=1", "--scheduled", "a=1")[0] == 1
     assert cli("drift", "--ratios", str(file), "--delivered", "a=1")[0] == 2
     assert cli("drift", "--ratios", str(file), "--delivered", "x=1", "--scheduled", "x=1")[0] == 2
+    log.write_text(f"{json.dumps({**row, 'dataset': 'a'})}\n")
+    for arguments, words in (
+        (("--delivered", "a=1", "--delivered", "a=2", "--scheduled", "a=3"), "--delivered: can't be used: a stands there twice"),
+        (("--delivered", "a=nan", "--scheduled", "a=3"), "no number from zero up"),
+        (("--delivered", "a=1", "--scheduled", "a=1", "--log", str(log)), "and has totals"),
+        (("--delivered", "a=1", "--scheduled", "a=1", "--tolerance", "nan"), "tolerance: is nan"),
+        (("--delivered", "a=1", "--scheduled", "a=1", "--tolerance", "-1"), "tolerance: is -1"),
+    ):
+        code, _, errors = cli("drift", "--ratios", str(file), *arguments)
+        assert code == 2 and words in errors
+
+
+@pytest.mark.parametrize(
+    "ratios",
+    [
+        '{"ratios":{"a":[0.3]}}',
+        '{"ratios":{"a":[0.3,"guessed",""]}}',
+        '{"ratios":{"a":5}}',
+        '{"ratios":[1]}',
+        "[]",
+        '{"ratios":{"a":{"tokens_per_byte":0.3,"source":"measured","interval":[1]}}}',
+        '{"ratios":{"a":{"tokens_per_byte":0.3,"source":["x"],"interval":["a","b"]}}}',
+        "[" * 5000,
+    ],
+)
+def test_a_file_that_holds_no_ratios_is_said_to(cli: Any, tmp_path: Path, ratios: str) -> None:
+    file = tmp_path / "ratios.json"
+    file.write_text(ratios)
+    code, _, errors = cli("drift", "--ratios", str(file), "--delivered", "a=1", "--scheduled", "a=3")
+    assert code == 1 and f"{file}: holds no ratios (" in errors
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[1]",
+        '"x"',
+        '{"dataset":["a"],"delivered_tokens":1,"scheduled_bytes":1}',
+        '{"dataset":"a","delivered_tokens":true,"scheduled_bytes":1}',
+    ],
+)
+def test_a_line_that_is_no_delivery_is_named(cli: Any, tmp_path: Path, line: str) -> None:
+    file, log = tmp_path / "ratios.json", tmp_path / "log.jsonl"
+    file.write_text('{"ratios":{"a":[0.3,"pinned",""]}}')
+    log.write_text(f"{line}\n")
+    code, _, errors = cli("drift", "--ratios", str(file), "--log", str(log))
+    assert code == 1 and "log.jsonl:1: can't be used (" in errors
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ("spec: {datasets: {a: null}}", "a is null"),
+        ("spec: {datasets: {a: []}}", "a is []"),
+        ("spec: {datasets: {a: x}, ratio_for_all: true}", "--ratio or spec.ratio_for_all: is true"),
+        ("spec: {datasets: {a: x}, seed: true}", "--seed or spec.seed: is true"),
+        ("spec: {datasets: {a: x}, pins: {a: true}}", "a is true"),
+        ("run: {workers: false}", "--workers or run.workers: is false"),
+        ("spec: {2024-01-01: x}", "can't be used ("),
+        ("spec: &x [*x]", "can't be used ("),
+        ("spec: 2024-13-45", "is no YAML or JSON"),
+        ("spec: " + "[" * 5000, "is no YAML or JSON"),
+    ],
+)
+def test_a_configuration_that_can_not_be_is_said_in_one_line(
+    cli: Any, sets: list[str], tmp_path: Path, config: str, words: str
+) -> None:
+    file = tmp_path / "ratios.yaml"
+    file.write_text(config)
+    code, _, errors = cli("prime", *(sets if config.startswith("run") else []), "--config", str(file))
+    assert code == 2 and words in errors.splitlines()[-1]
 
 
 def test_guesses_are_a_warning_in_words(cli: Any, sets: list[str]) -> None:
@@ -130,6 +389,9 @@ def test_guesses_are_a_warning_in_words(cli: Any, sets: list[str]) -> None:
         (["--pin", "c=1"], "--pin"),
         (["--target-rel-error", "2"], "--target-rel-error"),
         (["--special-tokens", "both"], "--special-tokens"),
+        (["--tokenizer", ""], "--tokenizer or spec.tokenizer: is missing"),
+        (["--budget-tokens", "1e9"], "--budget-tokens or spec.budget_tokens"),
+        (["--sample-bytes", "c=5"], "--sample-bytes or spec.sample_bytes"),
         (["--tokenizer", "/nowhere/tokenizer.json"], "/nowhere/tokenizer.json"),
     ],
 )

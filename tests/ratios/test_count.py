@@ -333,3 +333,26 @@ def test_real_corpora(shared_data, word_tokenizer, tmp_path):
         result = count_tokens(dataset, spec, run=RatioRun(store=str(tmp_path), workers=1))
         assert result.tokens == expected
         assert result.complete
+
+
+def test_a_file_that_can_not_be_opened_is_left_out_and_said(mixed, word_tokenizer):
+    folder, tokens, _ = mixed
+    packed = gzip.compress(as_lines(texts_of(7)))
+    (folder / "cut.jsonl.gz").write_bytes(packed[: len(packed) // 2])
+    result = counted(folder, TextTokenCountingSpec(word_tokenizer))
+    assert (result.tokens, result.measured_share, result.complete) == (tokens, 1.0, False)
+    assert result.counted_share == result.readable_share == pytest.approx(1 - (len(packed) // 2) / folder_bytes(folder))
+    assert [problem.rpartition("/")[2][:26] for problem in result.problems] == ["cut.jsonl.gz: is cut short"]
+    assert sum(result.unreadable.values()) == 1
+
+
+def folder_bytes(folder: Path) -> int:
+    return sum(file.stat().st_size for file in folder.iterdir())
+
+
+def test_nothing_but_files_that_can_not_be_opened_is_an_error(tmp_path, word_tokenizer):
+    folder = tmp_path / "data"
+    folder.mkdir()
+    (folder / "a.parquet").write_bytes(b"nothing of the kind")
+    with pytest.raises(InputError, match=r"data set data: can't be read: .*a\.parquet: "):
+        counted(folder, TextTokenCountingSpec(word_tokenizer))

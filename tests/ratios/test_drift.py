@@ -54,3 +54,14 @@ def test_noise_of_an_honest_training_gives_no_alarm_and_a_shift_does() -> None:
 def test_what_is_no_delivery_is_refused(tokens: Any, sizes: Any, words: str) -> None:
     with pytest.raises(SpecError, match=words):
         check_drift("web", tokens, sizes, ratio=PROMISE)
+
+
+@pytest.mark.parametrize("tolerance", [float("nan"), -1, float("inf"), True, "x"])
+def test_a_tolerance_is_a_share(tolerance: Any) -> None:
+    with pytest.raises(SpecError, match="tolerance"):
+        check_drift("web", 1, 1, ratio=PROMISE, tolerance=tolerance)
+
+
+def test_rounding_is_no_drift() -> None:
+    ratio = TokenRatio(np.nextafter(0.1, 1), "measured", interval=(np.nextafter(0.1, 1),) * 2)
+    assert not check_drift("web", 1, 10, ratio=ratio, tolerance=0).alarm

@@ -122,3 +122,24 @@ def test_what_can_not_be_mixed_is_refused(shares: dict[str, Any], words: str) ->
 def test_unknown_rows_can_be_made_up_for() -> None:
     found = mixture_weights({"c": 1}, {"c": TokenRatio(0.5, "pinned")}, {"c": Sizes(-1, 100)}, sample_bytes={"c": 20.0})
     assert found.datasets["c"].tokens_per_sample == 10.0
+
+
+@pytest.mark.parametrize("value", [0, -5, math.nan, math.inf, True, "x"])
+def test_bytes_a_sample_are_positive_numbers(value: Any) -> None:
+    ratios = {"a": TokenRatio(0.25, "pinned")}
+    with pytest.raises(SpecError, match=r"sample_bytes\['a'\]"):
+        mixture_weights({"a": 1}, ratios, {"a": Sizes(1, 1)}, sample_bytes={"a": value})
+    with pytest.raises(SpecError, match="budget_tokens"):
+        mixture_weights({"a": 1}, ratios, {"a": Sizes(1, 1)}, budget_tokens=value)
+
+
+def test_bytes_a_sample_are_of_known_data_sets_and_stand_in_for_one() -> None:
+    ratios = {"a": TokenRatio(0.25, "pinned"), "b": TokenRatio(0.5, "pinned")}
+    with pytest.raises(SpecError, match="sample_bytes: name c, of which there is no ratio"):
+        mixture_weights({"a": 1}, ratios, {"a": Sizes(1, 1)}, sample_bytes={"c": 5})
+    found = mixture_weights({"a": 1, "b": 1}, ratios, {"a": Sizes(10, 1000)}, sample_bytes={"b": 200}, budget_tokens=1e6)
+    assert found.datasets["b"].tokens_per_sample == 100 and found.datasets["b"].epochs is None
+    with pytest.raises(SpecError, match=r"data set b: doesn't say how many rows.*--sample-bytes b=2000"):
+        mixture_weights({"a": 1, "b": 1}, ratios, {"a": Sizes(10, 1000), "b": Sizes(-1, 1000)})
+    with pytest.raises(SpecError, match=r"data set b: has no rows\. Leave it out"):
+        mixture_weights({"a": 1, "b": 1}, ratios, {"a": Sizes(10, 1000), "b": Sizes(0, 0)})

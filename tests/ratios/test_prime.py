@@ -19,7 +19,7 @@ from zephon_core.ratios.datasets import Dataset
 from zephon_core.ratios.documents import RatioDocuments
 from zephon_core.ratios.estimation import TokenEstimation, TokenRatio
 from zephon_core.ratios.measuring import Measuring, reach
-from zephon_core.ratios.prime import FallbackWarning, prime, prime_token_ratios
+from zephon_core.ratios.prime import FallbackWarning, fallback_message, prime, prime_token_ratios
 from zephon_core.store import ArtifactStore
 
 COUNT = TokenEstimation(measure=ratio_inputs.count_words)
@@ -242,6 +242,28 @@ def test_files_that_went_away_are_tried_again_later(dataset: Any, store: Artifac
     assert prime_token_ratios(**arguments, negative_ttl_s=0)["a"].source == "measured"
 
 
+@pytest.mark.parametrize("exact_below_bytes", [0, 1 << 20])
+def test_a_measurement_that_lacks_what_was_changed_meanwhile_is_no_lasting_one(
+    tmp_path: Path, store: ArtifactStore, exact_below_bytes: int
+) -> None:
+    place = make_dataset(tmp_path / "data", "a", shards=8, rows=200)
+    whole = Dataset.from_path("a", str(place), store=store)
+    estimation = TokenEstimation(measure=ratio_inputs.count_words, exact_below_bytes=exact_below_bytes)
+    arguments: dict[str, Any] = {"estimation": estimation, "counting": None, "store": store}
+    cut = place / "shard-00003.jsonl"
+    content = cut.read_bytes()
+    cut.write_bytes(content[:1000])
+    partial = prime_token_ratios(datasets=[whole], **arguments)["a"]
+    assert partial.source == "measured" and "is not what the catalog says" in partial.reason
+    assert RatioDocuments(store).all() == []
+    cut.write_bytes(content)
+    again = Dataset.from_path("a", str(place), store=store)
+    assert again.fingerprint == whole.fingerprint
+    assert prime_token_ratios(datasets=[again], **arguments)["a"].reason == partial.reason  # remembered for a while
+    assert prime_token_ratios(datasets=[again], **arguments, negative_ttl_s=0)["a"].reason == ""
+    assert len(RatioDocuments(store).all()) == 1
+
+
 def test_a_place_that_can_not_be_reached_is_a_guess_that_is_remembered(tmp_path: Path, store: ArtifactStore) -> None:
     from zephon_core.errors import TransientInputError
 
@@ -305,3 +327,40 @@ def test_a_sampled_ratio_brings_its_interval(dataset: Any, store: ArtifactStore)
     low, high = ratio.interval
     assert low < ratio.tokens_per_byte < high and (high - low) / 2 <= 0.05 * ratio.tokens_per_byte
     assert np.isclose(ratio.tokens_per_byte, exact_ratio(made), rtol=0.1)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"seed": -1}, "seed: is -1"),
+        ({"seed": "x"}, "seed: is 'x'"),
+        ({"seed": True}, "seed: is True"),
+        ({"workers": -3}, "workers: is -3"),
+        ({"workers": 2.5}, "workers: is 2.5"),
+        ({"negative_ttl_s": -1}, "negative_ttl_s: is -1"),
+        ({"negative_ttl_s": float("nan")}, "negative_ttl_s: is nan"),
+    ],
+)
+def test_settings_that_can_not_be_are_refused(dataset: Any, store: ArtifactStore, settings: Any, words: str) -> None:
+    with pytest.raises(SpecError, match=words):
+        prime_token_ratios(datasets=[dataset("a")], estimation=COUNT, counting=None, store=store, **settings)
+
+
+def test_formats_side_by_side_and_what_is_left_out_are_told(
+    dataset: Any, store: ArtifactStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    place = make_dataset(tmp_path / "data", "a")
+    pq.write_table(pa.table({"text": ["word1"], "name": ["a"]}), place / "shard-00000.parquet")
+    (place / "gone.jsonl").symlink_to("nowhere")
+    made = Dataset.from_path("a", str(place), store=store)
+    prime_token_ratios(datasets=[made], estimation=COUNT, counting=None, store=store)
+    assert "a: counts files of several formats together (3 of jsonl, 1 of parquet)" in caplog.text
+    assert "gone.jsonl is left out: is a link to nowhere, which isn't there" in caplog.text
+
+
+def test_one_known_ratio_is_named_once() -> None:
+    ratios = {"a": TokenRatio(0.5, "measured"), "b": TokenRatio(0.25, "fallback", reason="it is away")}
+    assert "were that a's (0.5), 2 times the tokens wanted" in fallback_message(ratios)

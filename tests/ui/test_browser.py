@@ -1,152 +1,18 @@
-"""What a person does in Prefect's UI, in a real browser: fill the form, run, look at the run, run again.
-
-`ZEPHON_SCREENSHOTS=FOLDER` keeps the pictures that the documentation shows.
-"""
+"""What a person does in Prefect's UI to build a bank, in a real browser: fill the form, run, look at the run, run again."""
 
 from __future__ import annotations
 
-import os
-import shutil
-import time
-from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 from shared_service import Running, wait_for
+from steered import Browser
 
 pytestmark = pytest.mark.browser
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-DRIVER = shutil.which("chromedriver")
-ARGUMENTS = (
-    "--headless=new",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-dev-shm-usage",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--no-first-run",
-    "--lang=en-US",
-    "--window-size=1440,1800",
-)
-
-
 STEPS = ("scan", "tokenize", "encode", "manifest")
-
-
-class Browser:
-    """A browser on the UI, steered by what a person reads: names of links, buttons and fields."""
-
-    def __init__(self, driver: Any, base_url: str, pictures: Path) -> None:
-        self.driver = driver
-        self._base_url = base_url
-        self._pictures = pictures
-
-    def open(self, path: str) -> None:
-        self.driver.get(self._base_url + path)
-
-    def wait_until(self, condition: Callable[[], Any], what: str, timeout_s: float = 30.0) -> Any:
-        from selenium.common.exceptions import (
-            ElementClickInterceptedException,
-            NoSuchElementException,
-            StaleElementReferenceException,
-        )
-
-        deadline = time.monotonic() + timeout_s
-        while True:
-            try:
-                if found := condition():
-                    return found
-            except (NoSuchElementException, StaleElementReferenceException):
-                pass  # the page is being drawn
-            except ElementClickInterceptedException:
-                self._point_elsewhere()
-            if time.monotonic() > deadline:
-                self.picture("waited-too-long")
-                pytest.fail(f"waited too long for {what}; the page says:\n{self.text()[:3000]}")
-            time.sleep(0.1)
-
-    def _point_elsewhere(self) -> None:
-        """Move the mouse away: a passing message stays as long as the mouse is over it."""
-        from selenium.webdriver import ActionChains
-
-        ActionChains(self.driver).move_to_element(self.driver.find_element("link text", "Dashboard")).perform()
-
-    def text(self) -> str:
-        return str(self.driver.find_element("tag name", "body").text)
-
-    def sees(self, words: str) -> None:
-        self.wait_until(lambda: words in self.text(), repr(words))
-
-    def sees_no_more(self, words: str) -> None:
-        self._point_elsewhere()
-        self.wait_until(lambda: words not in self.text(), f"{words!r} to be gone")
-
-    def click(self, words: str, selector: str = "button, a, [role=menuitem], [role=tab]") -> None:
-        def click() -> bool:
-            elements = self.driver.find_elements("css selector", selector)
-            element = next((element for element in elements if element.text.strip() == words), None)
-            if element is None:
-                return False
-            self.driver.execute_script("arguments[0].scrollIntoView({block: 'center'})", element)
-            element.click()
-            return True
-
-        self.wait_until(click, f"{words!r} to click")
-
-    def click_link_with(self, words: str) -> None:
-        """Click the link that these words are a part of."""
-
-        def click() -> bool:
-            link = next((link for link in self.driver.find_elements("tag name", "a") if words in link.text), None)
-            if link is not None:
-                link.click()
-            return link is not None
-
-        self.wait_until(click, f"a link with {words!r}")
-
-    def field(self, label: str, number: int = 0) -> Any:
-        def find() -> Any:
-            labels = [
-                each for each in self.driver.find_elements("tag name", "label") if each.text.removesuffix(" (Optional)") == label
-            ]
-            inputs = [self.driver.find_elements("id", each.get_attribute("for")) for each in labels]
-            usable = [each[0] for each in inputs if each and each[0].tag_name in ("input", "textarea")]
-            return usable[number] if len(usable) > number else None
-
-        return self.wait_until(find, f"the field {label!r}")
-
-    def fill(self, element: Any, value: str) -> None:
-        self.driver.execute_script("arguments[0].scrollIntoView({block: 'center'})", element)
-        element.send_keys("\ue009a")  # control and A, as a person would to replace what is there
-        element.send_keys(value)
-
-    def picture(self, name: str) -> None:
-        self.driver.save_screenshot(str(self._pictures / f"{name}.png"))
-
-
-@pytest.fixture(scope="module")
-def browser(prefect_service: Running, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    if CHROMIUM is None or DRIVER is None:
-        pytest.skip("no Chromium with its driver here; on Debian: apt-get install chromium chromium-driver")
-    from selenium import webdriver
-    from selenium.webdriver.chrome.service import Service
-
-    options = webdriver.ChromeOptions()
-    options.binary_location = CHROMIUM
-    for argument in (*ARGUMENTS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
-        options.add_argument(argument)
-    wanted = os.environ.get("ZEPHON_SCREENSHOTS")
-    if not wanted:  # drawing a run's graph without a GPU takes most of the time
-        options.add_argument("--disable-software-rasterizer")
-    pictures = Path(wanted or tmp_path_factory.mktemp("pictures"))
-    driver = webdriver.Chrome(options=options, service=Service(DRIVER))
-    try:
-        yield Browser(driver, prefect_service.service.ui_url, pictures)
-    finally:
-        driver.quit()
 
 
 def test_the_deployments_are_listed(browser: Browser) -> None:

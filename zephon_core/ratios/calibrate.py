@@ -12,7 +12,7 @@ import os
 from collections import Counter
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -21,9 +21,10 @@ from zephon_core.errors import MeasureError
 from zephon_core.progress import NULL_PROGRESS, Phase, Progress
 from zephon_core.ratios.counting import build_counter
 from zephon_core.ratios.estimate import PER_STRATUM, Estimate, combine_rounds, draw_positions, draws_needed, generator
-from zephon_core.ratios.estimation import TokenEstimation
-from zephon_core.ratios.sampling import STRETCH_BYTES, Sampler
+from zephon_core.ratios.estimation import GUESS_SPREAD, TokenEstimation
+from zephon_core.ratios.sampling import STRETCH_BYTES, Draws, Sampler
 from zephon_core.ratios.specs import RatioRun
+from zephon_core.store import ArtifactStore
 
 if TYPE_CHECKING:
     from zephon_core.ratios.counting import CountingSpec, CountPlan, Replay
@@ -35,16 +36,23 @@ FIRST_DRAWS = 512
 LEAST_DRAWS = 256
 _PREFIX_ROWS = 8
 _LEAST_MEASURED = 0.5
-_LEAST_UNITS = 64
+_LEAST_UNITS = 16
 _SAFETY = 1.02
 _MOST_GROWTH = 4
-_MOST_VISITS = 128
+_MOST_UNITS_GROWTH = 1
+# To look once more costs next to nothing where a unit is kept; where units are too large for that, they are looked at well at once.
+_FIRST_VISITS = 8
+_ONLY_VISITS = 128
+_MOST_VISITS = 512
+_WORTH_LOOKING_AGAIN = 1.5
+_MOST_TO_KEEP_BYTES = 256 << 20
 _ROW_READ_BYTES = 4 << 10
-_EASY_BYTES = 32 << 20
-_EASY_SHARE = 0.02
-_EVERYTHING = -1
+_MOST_TOKENS_A_BYTE = 1.0
+_ENCODED_BYTES = 16 << 20  # about as much as a calibration encodes
+# What the first round may read without being asked for thrift: a share of the data set, but never less or more than this.
+_EASY_SHARE = 0.01
+_EASY_BYTES = (8 << 20, 64 << 20)
 
-Float64 = npt.NDArray[np.float64]
 Int64 = npt.NDArray[np.int64]
 
 
@@ -54,8 +62,9 @@ class Measurement:
 
     ratio: tokens a raw byte; source: measured or fallback; interval: (low, high) at the confidence that was asked for.
     draws: measured ones; failed: those that could not be measured, as a share of all, and `reasons` says why: what they would have
-    shown is not in the ratio. units: how many different ones were read or read in. bytes_read: off the disk or wire.
-    design: stratified (draws in proportion to size, two in each of many equal parts), or exact (everything was counted).
+    shown is not in the ratio, but the interval has room for it. units: how many different ones were read or read in. bytes_read:
+    off the disk or wire. design: stratified (draws in proportion to size, two in each of many equal parts), exact (everything was
+    counted), or counted in part (all that could be).
     design_effect, degrees_of_freedom: see `Estimate`.
     loss_ratio, loss_interval: the same for loss-bearing tokens of chat rows. counted: what was counted, in words.
     reason: why it is a fallback, or what is left out. retryable: whether a later try may do better.
@@ -87,18 +96,28 @@ def calibrate(
     seed: int = 0,
     replay: Replay | None = None,
     workers: int = 0,
+    store: ArtifactStore | None = None,
     progress: Progress = NULL_PROGRESS,
 ) -> Measurement:
     """Measure a data set's ratio; the result depends on content, settings and seed alone.
 
-    workers: how many units are read at once; 0: one a core. Where less than half of the draws can be measured, the result is a
-    fallback that says why. Raises FatalCountError for a row that the training would refuse; SpecError, TokenizerError for
-    settings that can't be used.
+    workers: how many units are read at once; 0: one a core. store: where a faster encoder's proof is kept; None: the default.
+    Where less than half of the draws can be measured, the result is a fallback that says why. Raises FatalCountError for a row
+    that the training would refuse; SpecError, TokenizerError for settings that can't be used.
     """
     try:
-        return _Calibration(dataset, counting, estimation, seed, replay, workers or os.cpu_count() or 1).run(progress)
+        store = store or ArtifactStore()
+        return _Calibration(dataset, counting, estimation, seed, replay, workers or os.cpu_count() or 1, store).run(progress)
     except MeasureError as error:
         return _fallback(dataset, estimation, str(error))
+
+
+class _Step(NamedTuple):
+    """What to do next: so many draws more, or look so often at what was drawn, or count everything."""
+
+    draws: int = 0
+    visits: int = 0
+    everything: bool = False
 
 
 class _Calibration:
@@ -112,7 +131,9 @@ class _Calibration:
         seed: int,
         replay: Replay | None,
         workers: int,
+        store: ArtifactStore,
     ) -> None:
+        self._store = store
         self._dataset = dataset
         self._counting = counting
         self._estimation = estimation
@@ -135,15 +156,26 @@ class _Calibration:
             draws, visits = self._first_round()
             rng, positions = self._positions(0, draws)
             looks = positions[:: -(-len(positions) // _PREFIX_ROWS)]
-            counter = build_counter(self._counting, replay=self._replay, measure=self._estimation.load_measure())
-            plan = counter.plan(sampler.look(looks, _PREFIX_ROWS))
+            measure = self._estimation.load_measure()
+            encoded = min(self._axis, _ENCODED_BYTES)
+            counter = build_counter(
+                self._counting, replay=self._replay, measure=measure, text_bytes=encoded, threads=self._workers, store=self._store
+            )
+            plan = counter.plan(sampler.look(looks, _PREFIX_ROWS, whole=self._replay is not None))
             phase = stack.enter_context(progress.phase(f"calibrate {self._dataset.name}", total=None, unit="draws"))
             rounds = [self._measure(sampler, plan, positions, rng, visits, phase)]
-            while more := self._more_draws(rounds, visits, sampler):
-                if more == _EVERYTHING:
+            while step := self._next_step(rounds, visits, sampler):
+                if step.everything:
                     return self._exact(progress)
-                rng, positions = self._positions(len(rounds), more)
-                rounds.append(self._measure(sampler, plan, positions, rng, visits, phase))
+                if step.visits:
+                    visits = step.visits
+                    again = [self._positions(number, len(round.values)) for number, round in enumerate(rounds)]
+                    rounds = [self._measure(sampler, plan, positions, rng, visits, phase) for rng, positions in again]
+                else:
+                    rng, positions = self._positions(len(rounds), step.draws)
+                    rounds.append(self._measure(sampler, plan, positions, rng, visits, phase))
+            for found in rounds:
+                self._reasons.update(found.reasons)
             return self._measurement(plan, rounds, visits, sampler)
 
     def _positions(self, number: int, draws: int) -> tuple[np.random.Generator, Int64]:
@@ -152,56 +184,84 @@ class _Calibration:
 
     def _measure(
         self, sampler: Sampler, plan: CountPlan, positions: Int64, rng: np.random.Generator, visits: int, phase: Phase
-    ) -> Float64:
+    ) -> Draws:
         found = sampler.measure(plan, positions, rng, visits=visits, advance=phase.advance)
-        self._reasons.update(found.reasons)
         self._transient |= found.transient
-        return found.values
+        return found
 
     def _first_round(self) -> tuple[int, int]:
-        """Choose how many draws to begin with, and how many rows to look at where one falls on a unit that is read whole.
+        """Choose how many draws to begin with, and how often to look where one falls on a unit that is read whole.
 
-        One row each is best while reading all those units is cheap or allowed; else fewer units get more rows each.
+        One look each is best while reading all those units is cheap or allowed; else fewer units are looked at more often.
         """
         wanted = min(FIRST_DRAWS, self._estimation.calibration_samples)
         limit = self._estimation.byte_budget
         if limit is None:
-            limit = max(_EASY_BYTES, int(_EASY_SHARE * int(self._dataset.units.stored_bytes.sum())))
+            limit = int(np.clip(_EASY_SHARE * int(self._dataset.units.stored_bytes.sum()), *_EASY_BYTES))
         draws = wanted
         while draws > PER_STRATUM and self._cost(draws) > limit:
             draws = max(PER_STRATUM, min(draws - PER_STRATUM, int(draws * limit / self._cost(draws))))
+        most = _FIRST_VISITS
         if self._estimation.byte_budget is None:
             draws = max(draws, min(wanted, _LEAST_UNITS))
-        else:
-            wanted = self._estimation.calibration_samples  # bytes are dear, then, and what was read is made the most of
-        visits = 1 if self._dataset.units.addressable.all() else min(_MOST_VISITS, -(-wanted // draws))
+        if self._estimation.byte_budget is not None or self._expected(draws, self._dataset.units.size) > _MOST_TO_KEEP_BYTES:
+            wanted, most = self._estimation.calibration_samples, _ONLY_VISITS  # what was read is made the most of
+        visits = 1 if self._dataset.units.addressable.all() else min(most, -(-wanted // draws))
         return draws, visits
 
     def _cost(self, draws: int) -> float:
-        """Return the bytes that so many draws read, as expected: those that fall on one unit share it."""
+        """Return the bytes that so many draws read, as expected."""
         units = self._dataset.units
-        probability = units.size / self._axis
-        touched = -np.expm1(draws * np.log1p(-np.minimum(probability, 1 - 1e-12)))
-        whole = float((touched * units.stored_bytes)[~units.addressable].sum())
-        return whole + float(probability[units.addressable].sum()) * draws * _ROW_READ_BYTES
+        rows = float(units.size[units.addressable].sum()) / self._axis * draws
+        return self._expected(draws, units.stored_bytes) + rows * _ROW_READ_BYTES
 
-    def _more_draws(self, rounds: list[Float64], visits: int, sampler: Sampler) -> int:
-        """Say how many draws the next round takes: 0 if there is no need or no hope, `_EVERYTHING` if counting all is cheaper."""
-        values = np.concatenate(rounds)[:, 0]
-        made, measured = len(values), int(np.isfinite(values).sum())
-        if measured < PER_STRATUM or measured < _LEAST_MEASURED * made:
-            return 0
-        estimate = self._estimate(rounds, 0)
+    def _expected(self, draws: int, unit_bytes: Int64) -> float:
+        """Return how many bytes of units are read whole for so many draws, as expected: those that fall on one unit share it."""
+        units = self._dataset.units
+        touched = -np.expm1(draws * np.log1p(-np.minimum(units.size / self._axis, 1 - 1e-12)))
+        return float((touched * unit_bytes)[~units.addressable].sum())
+
+    def _next_step(self, rounds: list[Draws], visits: int, sampler: Sampler) -> _Step | None:
+        """Say what to do next: draw more, look more often at what was read, or count everything; None if nothing need be done."""
+        values = np.concatenate([found.values for found in rounds])[:, 0]
+        made, measured = len(values), float(sum(found.measured.sum() for found in rounds))
+        if np.isfinite(values).sum() < PER_STRATUM or measured < _LEAST_MEASURED * made:
+            return None
+        estimate = self._estimate(rounds, 0, visits)
+        within, between = _variances(rounds, estimate, visits)
         # Who stops once the interval is narrow stops too often where it is so by chance: a little more is asked for.
         needed = draws_needed(estimate, self._estimation.target_rel_error) * (1 + math.sqrt(2 / estimate.degrees_of_freedom))
-        if needed <= measured and measured * visits >= LEAST_DRAWS:
-            return 0
+        # Looks at one unit are worth as many draws only where units are alike.
+        worth = (between + within) / (between + within / visits) if between + within > 0 else visits
+        needed = max(needed, LEAST_DRAWS / worth)
+        if needed <= measured:
+            return None
         wanted = min(1e15, needed * _SAFETY * made / measured)
         if self._may_read_all() and wanted * visits * STRETCH_BYTES > self._axis:
-            return _EVERYTHING
-        more = int(min(max(wanted - made, LEAST_DRAWS // visits), _MOST_GROWTH * made))
+            return _Step(everything=True)
+        best = self._best_visits(within, between, visits, wanted, made, sampler)
+        first = len(rounds) == 1 and visits == _FIRST_VISITS
+        if best >= _WORTH_LOOKING_AGAIN * visits or (first and visits >= _WORTH_LOOKING_AGAIN * best):
+            return _Step(visits=best)
+        growth = _MOST_UNITS_GROWTH if visits > 1 else _MOST_GROWTH
+        more = int(min(max(wanted - made, LEAST_DRAWS // visits, PER_STRATUM), growth * made))
         more = min(more, self._affordable(sampler, made))
-        return more if more >= PER_STRATUM else 0
+        return _Step(draws=more) if more >= PER_STRATUM else None
+
+    def _best_visits(self, within: float, between: float, visits: int, wanted: float, made: int, sampler: Sampler) -> int:
+        """Say how often to look at each unit that is read, so that fewest bytes are read and counted, both together."""
+        seen = sampler.decoded_bytes_seen
+        if visits == 1 or not seen or seen > _MOST_TO_KEEP_BYTES:
+            return visits
+        limit = max(visits, min(_MOST_VISITS, seen // (sampler.units_seen * STRETCH_BYTES)))
+
+        def cost(looks: int) -> float:
+            spread = between + within / visits
+            draws = max(made, min(1e9, wanted * (between + within / looks) / spread if spread > 0 else made))
+            return self._cost(int(draws)) + draws * looks * STRETCH_BYTES
+
+        candidates = [2**power for power in range(1, limit.bit_length())]
+        return int(min((*candidates, limit), key=cost))
 
     def _affordable(self, sampler: Sampler, made: int) -> int:
         """Return how many draws more the budget of bytes allows, going by what they cost so far."""
@@ -224,75 +284,84 @@ class _Calibration:
             self._counting,
             replay=self._replay,
             measure=self._estimation.load_measure(),
-            run=RatioRun(workers=self._workers),
+            run=RatioRun(workers=self._workers, store=str(self._store.root)),
             progress=progress,
         )
         self._reasons.update(counted.bad_rows)
         self._reasons.update(counted.bad_units)
         self._transient |= counted.transient
-        share = counted.measured_share * self._readable_share()
+        share = counted.measured_share * self._dataset.readable_share
         if share < _LEAST_MEASURED or not counted.tokens:
             reason = f"only {share:.0%} of the bytes could be measured as {counted.what}{_words(self._reasons)}"
+            if share >= _LEAST_MEASURED:
+                reason = f"no token was found ({counted.what}){_words(self._reasons)}"
             return _fallback(self._dataset, self._estimation, reason, retryable=self._transient)
         ratio, loss = counted.tokens_per_byte, counted.loss_tokens_per_byte
         return Measurement(
             ratio=ratio,
             source="measured",
-            interval=(ratio, ratio),
+            interval=_with_rest(ratio, ratio, share),
             failed=1 - share,
             units=len(self._dataset.units),
             bytes_read=counted.bytes_read,
-            design="exact",
+            design="exact" if share == 1 else "counted in part",
             loss_ratio=loss,
-            loss_interval=None if loss is None else (loss, loss),
+            loss_interval=None if loss is None else _with_rest(loss, loss, share),
             counted=counted.what,
             reason=self._left_out(share),
             reasons=tuple(self._reasons.most_common()),
             retryable=self._transient,
         )
 
-    def _readable_share(self) -> float:
-        """Return the share of the stored bytes that lies in shards which could be opened."""
-        unread = sum(problem.stored_bytes for problem in self._dataset.problems)
-        stored = sum(shard.stored_bytes for shard in self._dataset.shards)
-        return stored / (stored + unread) if stored else 0.0
-
     def _left_out(self, share: float) -> str:
         return f"{1 - share:.2%} of the bytes are left out{_words(self._reasons)}" if self._reasons else ""
 
-    def _estimate(self, rounds: list[Float64], output: int) -> Estimate:
-        return combine_rounds([values[:, output] for values in rounds], self._estimation.confidence)
+    def _estimate(self, rounds: list[Draws], output: int, visits: int) -> Estimate:
+        values = [found.values[:, output] for found in rounds]
+        return combine_rounds(values, self._estimation.confidence, looks=visits, most=_MOST_TOKENS_A_BYTE)
 
-    def _measurement(self, plan: CountPlan, rounds: list[Float64], visits: int, sampler: Sampler) -> Measurement:
-        made = sum(len(values) for values in rounds)
-        measured = int(np.isfinite(np.concatenate(rounds)[:, 0]).sum())
-        share = measured / made * self._readable_share()
-        if share < _LEAST_MEASURED or measured < PER_STRATUM:
+    def _measurement(self, plan: CountPlan, rounds: list[Draws], visits: int, sampler: Sampler) -> Measurement:
+        measured = np.concatenate([found.measured for found in rounds])
+        share = float(measured.mean()) * self._dataset.readable_share
+        if share < _LEAST_MEASURED or (measured > 0).sum() < PER_STRATUM:
             reason = f"only {share:.0%} of the bytes drawn could be measured as {plan.description}{_words(self._reasons)}"
             return _fallback(self._dataset, self._estimation, reason, retryable=self._transient)
         scale = self._axis / self._raw
-        estimate = self._estimate(rounds, 0)
+        estimate = self._estimate(rounds, 0, visits)
         if estimate.mean <= 0:
             return _fallback(self._dataset, self._estimation, f"no token was found ({plan.description})")
-        loss = self._estimate(rounds, 1) if len(plan.outputs) > 1 else None
+        loss = self._estimate(rounds, 1, visits) if len(plan.outputs) > 1 else None
         return Measurement(
             ratio=estimate.mean * scale,
             source="measured",
-            interval=(estimate.low * scale, estimate.high * scale),
+            interval=_with_rest(estimate.low * scale, estimate.high * scale, share),
             draws=estimate.draws,
             failed=1 - share,
             units=sampler.units_seen,
             bytes_read=sampler.bytes_read,
-            design="stratified" + (f", {visits} rows a draw" if visits > 1 else ""),
+            design="stratified" + (f", {visits} looks a draw" if visits > 1 else ""),
             design_effect=estimate.design_effect,
             degrees_of_freedom=estimate.degrees_of_freedom,
             loss_ratio=loss.mean * scale if loss else None,
-            loss_interval=(loss.low * scale, loss.high * scale) if loss else None,
+            loss_interval=_with_rest(loss.low * scale, loss.high * scale, share) if loss else None,
             counted=plan.description,
             reason=self._left_out(share),
             reasons=tuple(self._reasons.most_common()),
             retryable=self._transient,
         )
+
+
+def _variances(rounds: list[Draws], estimate: Estimate, visits: int) -> tuple[float, float]:
+    """Tell the variance of a look within its unit from that of units among each other, within strata."""
+    one_draw = estimate.standard_error**2 * estimate.draws
+    looks = np.concatenate([found.within for found in rounds])
+    within = float(np.nanmean(looks)) if visits > 1 and np.isfinite(looks).any() else 0.0
+    return within, max(0.0, one_draw - within / visits)
+
+
+def _with_rest(low: float, high: float, share: float) -> tuple[float, float]:
+    """Widen an interval of a ratio that only this share of the bytes was measured for: the rest may be any guess at it."""
+    return low * (share + (1 - share) / GUESS_SPREAD), high * (share + (1 - share) * GUESS_SPREAD)
 
 
 def _words(reasons: Counter[str]) -> str:

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from zephon_core.atomic import write_bytes
 from zephon_core.console import (
+    FAILED,
     FOUND_WANTING,
     Flag,
     JsonOption,
@@ -23,7 +25,7 @@ from zephon_core.console import (
     validated,
     with_parameters,
 )
-from zephon_core.errors import SpecError
+from zephon_core.errors import InputError, SpecError
 from zephon_core.progress import format_amount
 
 if TYPE_CHECKING:
@@ -36,60 +38,114 @@ __all__ = ["app"]
 
 app = typer.Typer(name="ratios", help="Token ratios: tokens a byte of each data set, with an interval.", no_args_is_help=True)
 
+_DATA, _COUNTED, _CHAT, _HOW_SURELY = "Data", "What is counted", "Chat rows", "How surely"
+_MIXTURE, _RUN = "Mixture", "How it runs"
 _FLAGS = (
-    Flag("--dataset", "spec.datasets", list[str], "A folder, glob or URL; repeat it. The same name again adds to it.", "NAME=URL"),
-    Flag("--tokenizer", "spec.tokenizer", str, "The training's tokenizer.", "DIR|FILE"),
-    Flag("--kind", "spec.kind", str, "text or chat. [default: text]"),
-    Flag("--field", "spec.field", str, "Dotted path of the text or messages. [default: found by a vote]"),
-    Flag("--special-tokens", "spec.special_tokens", str, "bos_eos, bos, eos, none, tokenizer_default. [default: bos_eos]"),
-    Flag("--max-length", "spec.max_length", int, "The training's limit of a row in tokens."),
-    Flag("--long-rows", "spec.long_rows", str, "truncate or split. [default: truncate]"),
-    Flag("--missing-field", "spec.missing_field", str, "error or empty. [default: error]"),
-    Flag("--chat-template", "spec.chat_template", str, "A Jinja template. [default: the tokenizer's]", "FILE"),
-    Flag("--chat-delivery", "spec.chat_delivery", str, "template or zephon. [default: template]"),
-    Flag("--loss-tokens", "spec.loss_tokens", bool, "Count the assistant's tokens, too. [default: yes]", off="--no-loss-tokens"),
-    Flag("--format", "spec.format", str, "Of the files, whatever their names say."),
-    Flag("--measure", "spec.measure", str, "Counts a row in place of the tokenizer.", "package.module:function"),
     Flag(
-        "--op", "spec.pre_tokenize_ops", list[str], "Done to rows before they are tokenized; repeat it.", "package.module:function"
+        "--dataset",
+        "spec.datasets",
+        list[str],
+        "Folder, glob or URL; repeat it. The same name again adds.",
+        "NAME=URL",
+        panel=_DATA,
     ),
-    Flag("--pin", "spec.pins", list[str], "A known ratio, not measured; repeat it.", "NAME=0.25"),
-    Flag("--ratio", "spec.ratio_for_all", float, "One ratio for all; nothing is measured."),
-    Flag("--target-rel-error", "spec.target_rel_error", float, "Wanted half-width of the interval. [default: 0.01]"),
-    Flag("--confidence", "spec.confidence", float, "Of the interval. [default: 0.95]"),
-    Flag("--byte-budget", "spec.byte_budget", int, "Read no more bytes of a data set."),
-    Flag("--exact-below-bytes", "spec.exact_below_bytes", int, "Count data sets whole that are no larger. [default: 1048576]"),
-    Flag("--samples", "spec.calibration_samples", int, "Draws a data set. [default: 2048]"),
-    Flag("--seed", "spec.seed", int, "Of the draws. [default: 0]"),
-    Flag("--share", "spec.shares", list[str], "A wanted share of the tokens, in any unit; one for each data set.", "NAME=0.6"),
-    Flag("--budget-tokens", "spec.budget_tokens", float, "Tokens the training will see, to say how often data repeats."),
-    Flag("--name", "spec.name", str, "What people call this mixture."),
-    Flag("--workers", "run.workers", int, "Processes that read and count. [default: one a core]"),
-    Flag("--publish", "run.publish", str, "A folder for the one ratio map that every rank reads.", "URL"),
-    Flag("--negative-ttl-s", "run.negative_ttl_s", float, "How long a failure isn't tried again. [default: 120]"),
-    Flag("--refresh", "run.refresh", bool, "Measure even what is known, and compare.", off="--no-refresh"),
-    Flag("--store", "run.store", str, "Where measurements are kept. [default: $ZEPHON_STORE or the user cache]", "DIR"),
+    Flag("--format", "spec.format", str, "Of the files, whatever their names say.", "NAME", panel=_DATA),
+    Flag("--name", "spec.name", str, "What people call this mixture.", "NAME", panel=_DATA),
+    Flag("--tokenizer", "spec.tokenizer", str, "The training's tokenizer.", "PATH", panel=_COUNTED),
+    Flag("--kind", "spec.kind", str, "text or chat. [default: text]", "KIND", panel=_COUNTED),
+    Flag("--field", "spec.field", str, "Dotted path of the text or messages. [default: found by a vote]", "PATH", panel=_COUNTED),
+    Flag(
+        "--special-tokens",
+        "spec.special_tokens",
+        str,
+        "bos_eos, bos, eos, none, tokenizer_default; so many are counted, whatever the tokenizer has. [default: bos_eos]",
+        "MODE",
+        panel=_COUNTED,
+    ),
+    Flag("--max-length", "spec.max_length", str, "The training's limit of a row in tokens.", "N", panel=_COUNTED),
+    Flag("--long-rows", "spec.long_rows", str, "truncate or split. [default: truncate]", "MODE", panel=_COUNTED),
+    Flag("--missing-field", "spec.missing_field", str, "error or empty. [default: error]", "MODE", panel=_COUNTED),
+    Flag("--chat-template", "spec.chat_template", str, "A Jinja template. [default: the tokenizer's]", "FILE", panel=_CHAT),
+    Flag("--chat-delivery", "spec.chat_delivery", str, "template or zephon. [default: template]", "MODE", panel=_CHAT),
+    Flag(
+        "--loss-tokens", "spec.loss_tokens", bool, "Count the assistant's, too. [default: yes]", off="--no-loss-tokens", panel=_CHAT
+    ),
+    Flag(
+        "--op",
+        "spec.pre_tokenize_ops",
+        list[str],
+        "package.module:function, done to rows before; repeat it.",
+        "NAME",
+        panel=_COUNTED,
+    ),
+    Flag("--measure", "spec.measure", str, "package.module:function, in place of a tokenizer.", "NAME", panel=_COUNTED),
+    Flag("--pin", "spec.pins", list[str], "A known ratio, not measured; repeat it.", "NAME=0.25", panel=_HOW_SURELY),
+    Flag("--ratio", "spec.ratio_for_all", float, "One ratio for all; nothing is measured.", "RATIO", panel=_HOW_SURELY),
+    Flag("--target-rel-error", "spec.target_rel_error", float, "Wanted half-width. [default: 0.01]", "SHARE", panel=_HOW_SURELY),
+    Flag("--confidence", "spec.confidence", float, "Of the interval. [default: 0.95]", "SHARE", panel=_HOW_SURELY),
+    Flag("--byte-budget", "spec.byte_budget", str, "Read no more of a data set.", "BYTES", panel=_HOW_SURELY),
+    Flag(
+        "--exact-below-bytes",
+        "spec.exact_below_bytes",
+        str,
+        "Count smaller ones whole. [default: 1048576]",
+        "BYTES",
+        panel=_HOW_SURELY,
+    ),
+    Flag("--samples", "spec.calibration_samples", str, "Draws a data set. [default: 2048]", "N", panel=_HOW_SURELY),
+    Flag("--seed", "spec.seed", int, "Of the draws. [default: 0]", "N", panel=_HOW_SURELY),
+    Flag("--share", "spec.shares", list[str], "Wanted share of the tokens, in any unit, of each.", "NAME=0.6", panel=_MIXTURE),
+    Flag("--budget-tokens", "spec.budget_tokens", float, "Tokens the training will see.", "TOKENS", panel=_MIXTURE),
+    Flag("--sample-bytes", "spec.sample_bytes", list[str], "Bytes a row, of what can't say it.", "NAME=2000", panel=_MIXTURE),
+    Flag("--workers", "run.workers", int, "Processes that read and count. [default: one a core]", "N", panel=_RUN),
+    Flag("--publish", "run.publish", str, "Folder for the one ratio map of all ranks.", "URL", panel=_RUN),
+    Flag(
+        "--negative-ttl-s",
+        "run.negative_ttl_s",
+        float,
+        "Failures aren't tried again so long. [default: 120]",
+        "SECONDS",
+        panel=_RUN,
+    ),
+    Flag("--refresh", "run.refresh", bool, "Measure even what is known, and compare.", off="--no-refresh", panel=_RUN),
+    Flag("--store", "run.store", str, "Of measurements. [default: $ZEPHON_STORE or the user cache]", "DIR", panel=_RUN),
 )
-_OUTPUT = Flag("--output", "run.output", str, "Write ratios.json, report.html and the exports here.", "DIR")
+_OUTPUT = Flag("--output", "run.output", str, "For ratios.json, report.html and the exports.", "DIR", panel=_RUN)
 
 
 @app.command()
 @with_parameters((*_FLAGS, _OUTPUT))
-def prime(*, values: dict[str, Any], as_json: JsonOption = False, verbose: VerboseOption = False) -> None:
+def prime(
+    *,
+    values: dict[str, Any],
+    strict: Annotated[bool, typer.Option("--strict", help="Exit code 3 where a ratio is a guess.", rich_help_panel=_RUN)] = False,
+    as_json: JsonOption = False,
+    verbose: VerboseOption = False,
+) -> None:
     """Get the ratio of every data set: what is known is read, what is pinned is taken, the rest is measured."""
     result = _prime(values, as_json=as_json, verbose=verbose)
-    emit(result.to_json(), as_json=as_json, render=lambda: _show_ratios(result.to_json(), result.output))
+    emit(result.to_json(), as_json=as_json, render=lambda: _show_primed(result))
+    _end(result, strict=strict)
 
 
 @app.command()
 @with_parameters(_FLAGS)
 def count(*, values: dict[str, Any], as_json: JsonOption = False, verbose: VerboseOption = False) -> None:
-    """Count every token of every data set, and hold what is known of them against it."""
+    """Count every token of every data set, and hold what is known of them against it.
+
+    Exit code 3 where something of one couldn't be counted, 1 where nothing could.
+    """
     spec, run = _parameters(values)
     from zephon_core.ratios.audit import count_mixture
 
-    result = count_mixture(spec, run, progress=choose_progress(as_json=as_json, verbose=verbose))
-    emit(result, as_json=as_json, render=lambda: _show_ratios(result, ""))
+    with _plain_warnings():
+        result = count_mixture(spec, run, progress=choose_progress(as_json=as_json, verbose=verbose))
+    emit(result, as_json=as_json, render=lambda: _show_counts(result))
+    counted = result["ratios"].values()
+    if any(ratio["tokens_per_byte"] is None for ratio in counted):
+        raise typer.Exit(FAILED)
+    if any(ratio["design"] != "exact" for ratio in counted):
+        raise typer.Exit(FOUND_WANTING)
 
 
 @app.command()
@@ -99,6 +155,7 @@ def mixture(*, values: dict[str, Any], as_json: JsonOption = False, verbose: Ver
     _need_shares(values)
     result = _prime(values, as_json=as_json, verbose=verbose)
     emit(result.to_json(), as_json=as_json, render=lambda: _show_mixture(result))
+    _end(result)
 
 
 @app.command()
@@ -114,16 +171,22 @@ def export(
     """Write ratios, and the mixture if shares are given, in the words of a loader."""
     from zephon_core.ratios.exports import ExportFormat
     from zephon_core.ratios.exports import export as export_text
+    from zephon_core.ratios.run import unfit_formats
 
     if to not in list(ExportFormat):
         raise SpecError("--to", f"is {to!r}", wanted=" or ".join(ExportFormat))
     spec, _ = _parameters(values)
     result = _prime(values, as_json=as_json, verbose=verbose)
+    if result.refused and to not in (ExportFormat.ZEPHON, ExportFormat.JSON, ExportFormat.YAML):
+        raise InputError("mixture", f"can't be worked out: {result.refused}")
     text = export_text(ExportFormat(to), result.priming.ratios, result.mixture, spec.dataset_urls)
+    for note in unfit_formats(ExportFormat(to), result.datasets):
+        _warn(note)
     if output is not None:
-        output.write_text(text, encoding="utf-8")
+        write_bytes(output, text.encode())
     shown = {"to": to, "file": str(output) if output else "", "content": text}
     emit(shown, as_json=as_json, render=lambda: typer.echo(str(output) if output else text, nl=output is not None))
+    _end(result)
 
 
 @app.command()
@@ -159,12 +222,16 @@ def drift(
         typer.Option("--log", metavar="FILE", help="JSONL of the training: dataset, delivered_tokens, scheduled_bytes a line."),
     ] = None,
     delivered: Annotated[
-        list[str] | None, typer.Option("--delivered", metavar="NAME=TOKENS", help="Tokens that came of a data set; repeat it.")
+        list[str] | None,
+        typer.Option("--delivered", metavar="NAME=TOKENS", help="Tokens that came of a data set in all; one for each."),
     ] = None,
     scheduled: Annotated[
-        list[str] | None, typer.Option("--scheduled", metavar="NAME=BYTES", help="Raw bytes that they came of; repeat it.")
+        list[str] | None,
+        typer.Option("--scheduled", metavar="NAME=BYTES", help="Raw bytes that they came of in all; one for each."),
     ] = None,
-    tolerance: Annotated[float, typer.Option(help="What may pass beyond the interval, as a share of the ratio.")] = 0.01,
+    tolerance: Annotated[
+        float, typer.Option(metavar="SHARE", help="What may pass beyond the interval, as a share of the ratio; from 0 up.")
+    ] = 0.01,
     as_json: JsonOption = False,
     verbose: VerboseOption = False,
 ) -> None:
@@ -205,16 +272,31 @@ def _prime(values: dict[str, Any], *, as_json: bool, verbose: bool) -> RatioResu
         return prime_mixture(spec, run, progress=choose_progress(as_json=as_json, verbose=verbose))
 
 
+def _end(result: RatioResult, *, strict: bool = False) -> None:
+    """Leave with the exit code that a result stands for, once it is shown."""
+    if result.refused:
+        typer.secho(f"error: no mixture can be worked out: {result.refused}", fg=typer.colors.RED, err=True)
+        raise typer.Exit(FAILED)
+    if strict and any(ratio.source == "fallback" for ratio in result.priming.ratios.values()):
+        raise typer.Exit(FOUND_WANTING)
+
+
 @contextlib.contextmanager
 def _plain_warnings() -> Iterator[None]:
     """Show warnings on standard error as they are worded, without the line of code that gave them."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
+        for of_developers in (ResourceWarning, DeprecationWarning, PendingDeprecationWarning, ImportWarning):
+            warnings.simplefilter("ignore", of_developers)
         try:
             yield
         finally:
             for warning in caught:
-                typer.secho(f"warning: {warning.message}", fg=typer.colors.YELLOW, err=True)
+                _warn(str(warning.message))
+
+
+def _warn(message: str) -> None:
+    typer.secho(f"warning: {message}", fg=typer.colors.YELLOW, err=True)
 
 
 def _summary(document: RatioDocument) -> dict[str, Any]:
@@ -239,29 +321,106 @@ def _print(renderable: Any) -> None:
     Console(highlight=False).print(renderable)
 
 
-def _precision(ratio: dict[str, Any]) -> str:
-    if not ratio["interval"]:
+def _precision(ratio: dict[str, Any], interval: str = "interval", value: str = "tokens_per_byte") -> str:
+    if not ratio[interval]:
         return ""
-    low, high = ratio["interval"]
-    return "exact" if low == high else f"±{(high - low) / 2 / ratio['tokens_per_byte']:.2%}"
+    low, high = ratio[interval]
+    return "exact" if low == high else f"±{(high - low) / 2 / ratio[value]:.2%}" if ratio[value] else ""
 
 
-def _show_ratios(result: dict[str, Any], output: str) -> None:
-    table = _table("data set", "tokens/byte", "", "source", "draws", "read", "remark", numbers=("tokens/byte", "", "draws", "read"))
+_LONGEST_REMARK = 60
+
+
+def _remark(ratio: dict[str, Any]) -> str:
+    """Shorten what a warning has told in full."""
+    reason = str(ratio.get("reason") or "")
+    return (
+        reason if ratio["source"] != "fallback" or len(reason) <= _LONGEST_REMARK else f"{reason[: _LONGEST_REMARK - 1].rstrip()}…"
+    )
+
+
+def _loss(ratios: dict[str, Any]) -> tuple[str, ...]:
+    """Return the headings of the second ratio, if a data set has one."""
+    return ("loss/byte", " ") if any(ratio.get("loss_tokens_per_byte") is not None for ratio in ratios.values()) else ()
+
+
+def _loss_figures(ratio: dict[str, Any]) -> tuple[str, str]:
+    value = ratio.get("loss_tokens_per_byte")
+    if value is None:
+        return "", ""
+    return f"{value:.6f}", _precision(ratio, "loss_interval", "loss_tokens_per_byte") if "loss_interval" in ratio else ""
+
+
+def _show_ratios(result: dict[str, Any]) -> None:
+    loss = _loss(result["ratios"])
+    headings = ("data set", "tokens/byte", "", *loss, "source", "draws", "read", "remark")
+    table = _table(*headings, numbers=("tokens/byte", "", *loss, "draws", "read"))
     for name, ratio in result["ratios"].items():
-        remark = ratio.get("reason") or ratio.get("design") or ""
         read = format_amount(ratio["bytes_read"], "B") if ratio["bytes_read"] else ""
-        figures = (f"{ratio['tokens_per_byte']:.6f}", _precision(ratio), ratio["source"], f"{ratio['draws']:,}", read, remark)
-        table.add_row(name, *figures)
+        source = "cached" if ratio["cached"] and ratio["source"] == "measured" else ratio["source"]
+        figures = (f"{ratio['tokens_per_byte']:.6f}", _precision(ratio), *(_loss_figures(ratio) if loss else ()))
+        table.add_row(name, *figures, source, f"{ratio['draws']:,}", read, _remark(ratio))
     _print(table)
     typer.echo(f"{result['seconds']:.1f} s")
-    if output:
-        typer.echo(f"report    {output}/report.html")
+
+
+def _show_primed(result: RatioResult) -> None:
+    _show_ratios(result.to_json())
+    if result.mixture is not None:
+        typer.echo()
+        _show_mixture(result)
+    else:
+        _show_files(result)
+
+
+def _show_files(result: RatioResult) -> None:
+    if not result.output:
+        return
+    typer.echo(f"report    {result.output}/report.html")
+    reasons: dict[str, list[str]] = {}
+    for loader, reason in result.left_out.items():
+        reasons.setdefault(reason, []).append(loader)
+    for reason, loaders in reasons.items():
+        typer.echo(f"no export for {', '.join(loaders)}: {reason}")
+    for note in result.notes:
+        typer.echo(note)
+
+
+def _show_counts(result: dict[str, Any]) -> None:
+    ratios = result["ratios"]
+    loss = _loss(ratios)
+    held = ("estimate",) if any("estimate" in ratio for ratio in ratios.values()) else ()
+    headings = ("data set", "tokens/byte", *loss[:1], "counted", *held, "read", "remark")
+    table = _table(*headings, numbers=("tokens/byte", *loss[:1], "counted", "read"))
+    for name, ratio in ratios.items():
+        value = ratio["tokens_per_byte"]
+        counted = "all" if ratio["design"] == "exact" else f"{min(ratio['counted_share'], 0.9999):.2%}"
+        figures = ("none" if value is None else f"{value:.6f}", *(_loss_figures(ratio)[:1] if loss else ()), counted)
+        estimate = (_holding(ratio.get("estimate")),) if held else ()
+        table.add_row(name, *figures, *estimate, format_amount(ratio["bytes_read"], "B"), ratio["reason"])
+    _print(table)
+    for name, ratio in ratios.items():
+        told = sum(ratio.get("unreadable", {}).values())  # as warnings, when the data set was opened
+        for problem in ratio.get("problems", [])[told : told + _PROBLEMS_SHOWN]:
+            typer.echo(f"{name}: {problem}")
+    typer.echo(f"{result['seconds']:.1f} s")
+
+
+_PROBLEMS_SHOWN = 5
+
+
+def _holding(estimate: dict[str, Any] | None) -> str:
+    """Say how far off an estimate was, and whether its interval holds the truth."""
+    if not estimate or estimate["error"] is None:
+        return ""
+    return f"{estimate['error']:+.2%}, {'holds' if estimate['holds'] else 'misses'}"
 
 
 def _show_mixture(result: RatioResult) -> None:
     found = result.mixture
     if found is None:
+        _show_ratios(result.to_json())
+        _show_files(result)
         return
     headings = ("data set", "share", "delivered", "probability", "tokens/row", "epochs", "doubt")
     table = _table(*headings, numbers=headings[1:])
@@ -278,6 +437,7 @@ def _show_mixture(result: RatioResult) -> None:
                 typer.echo(f"this mixture passes {name} {weight.epochs:,.1f} times in {budget}")
     if found.calibrate_next:
         typer.echo(f"a better ratio of {found.calibrate_next}, where most of the doubt comes from, would tighten it most")
+    _show_files(result)
 
 
 def _show_documents(documents: list[RatioDocument]) -> None:

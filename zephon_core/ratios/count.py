@@ -56,10 +56,12 @@ class ExactCount:
     """What a data set delivers.
 
     tokens, loss_tokens: delivered in all, and of those the ones that carry loss (None where that isn't counted).
-    raw_bytes: of all shards. rows: that were counted, empty ones included. bad_rows, bad_units: that were not, by reason.
-    problems: the first few of them, with their places. transient: whether a later try may read some of them.
-    measured_share: of the bytes, that which was counted; 1 unless something was bad. bytes_read: off the disk or wire; what several
-    workers read counts several times. encoder: what encoded texts, "" if nothing did. what: was counted, for people.
+    raw_bytes: of all shards. rows: that were counted, empty ones included. bad_rows, bad_units: that were not, by reason;
+    unreadable: files that are no shards since they can't be read at all. problems: the first few of all these, with their places.
+    transient: whether a later try may read some of them.
+    measured_share: of the shards' bytes, that which was counted; 1 unless something was bad. readable_share: see `Dataset`.
+    bytes_read: off the disk or wire; what several workers read counts several times. encoder: what encoded texts, "" if nothing
+    did. what: was counted, for people.
     """
 
     tokens: int
@@ -68,9 +70,11 @@ class ExactCount:
     rows: int
     bad_rows: dict[str, int]
     bad_units: dict[str, int]
+    unreadable: dict[str, int]
     problems: tuple[str, ...]
     transient: bool
     measured_share: float
+    readable_share: float
     bytes_read: int
     seconds: float
     encoder: str
@@ -79,7 +83,12 @@ class ExactCount:
     @property
     def complete(self) -> bool:
         """Whether every row was counted."""
-        return not self.bad_rows and not self.bad_units
+        return not self.bad_rows and not self.bad_units and not self.unreadable
+
+    @property
+    def counted_share(self) -> float:
+        """The share of the data set's bytes that was counted."""
+        return self.measured_share * self.readable_share
 
     @property
     def tokens_per_byte(self) -> float:
@@ -107,9 +116,9 @@ def count_tokens(
 ) -> ExactCount:
     """Count what every row of a data set delivers.
 
-    A bad row or unit costs itself: it is counted by reason, and left out of the ratio. Raises FatalCountError, with its place, for
-    a row that the training would refuse; MeasureError for a function of the user's that fails; InputError if no unit can be
-    read (TransientInputError if a later try may); WorkerError if a worker dies.
+    A bad row, unit or file costs itself: it is counted by reason, and left out of the ratio. Raises FatalCountError, with its
+    place, for a row that the training would refuse; MeasureError for a function of the user's that fails; InputError if no unit can
+    be read (TransientInputError if a later try may); WorkerError if a worker dies.
     """
     started = time.perf_counter()
     run = run or RatioRun()
@@ -127,9 +136,12 @@ def count_tokens(
         for part in results:
             sums.add(part)
             phase.advance(part.unit_bytes)
-    if sums.bad_units and not sums.rows:
-        kind = TransientInputError if sums.transient else InputError
-        raise kind(f"data set {dataset.name}", f"can't be read: {sums.told()[0]}")
+    unreadable = [f"{problem.url}: {problem.reason}" for problem in dataset.problems]
+    transient = sums.transient or any(problem.transient for problem in dataset.problems)
+    told = (*unreadable, *sums.told())
+    if not sums.rows and (sums.bad_units or (unreadable and not jobs)):
+        kind = TransientInputError if transient else InputError
+        raise kind(f"data set {dataset.name}", f"can't be read: {told[0]}")
     return ExactCount(
         tokens=int(sums.tokens[0]),
         loss_tokens=int(sums.tokens[1]) if sums.outputs == WITH_LOSS else None,
@@ -137,9 +149,11 @@ def count_tokens(
         rows=sums.rows,
         bad_rows=dict(sorted(sums.bad_rows.items())),
         bad_units=dict(sorted(Counter(sums.bad_units.values()).items())),
-        problems=sums.told(),
-        transient=sums.transient,
+        unreadable=dict(sorted(Counter(problem.reason for problem in dataset.problems).items())),
+        problems=told[:_PROBLEMS_TOLD],
+        transient=transient,
         measured_share=float(1 - sums.lost_bytes(dataset.units.size) / max(total_bytes, 1)),
+        readable_share=dataset.readable_share,
         bytes_read=sums.bytes_read,
         seconds=time.perf_counter() - started,
         encoder=sums.encoder,

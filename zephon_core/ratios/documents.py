@@ -23,6 +23,7 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from zephon_core.atomic import write_json
+from zephon_core.errors import SpecError
 from zephon_core.fingerprint import canonical_json, fingerprint
 from zephon_core.progress import NULL_PROGRESS, Progress
 from zephon_core.ratios.estimation import TokenRatio, check_ratio
@@ -30,7 +31,7 @@ from zephon_core.store import ArtifactRef, ArtifactStore, package_versions
 
 __all__ = ["DOCUMENT_VERSION", "KIND", "Outcome", "RatioDocument", "RatioDocuments", "ratio_key"]
 
-DOCUMENT_VERSION = 1
+DOCUMENT_VERSION = 2
 KIND = "token_ratios"
 
 _logger = logging.getLogger(__name__)
@@ -168,9 +169,12 @@ class RatioDocuments:
     """The documents of one store.
 
     negative_ttl_s: how long a failure that may pass is remembered, so that the processes of a node don't repeat it in turn.
+    Raises SpecError if that is no time.
     """
 
     def __init__(self, store: ArtifactStore, *, negative_ttl_s: float = 120.0) -> None:
+        if isinstance(negative_ttl_s, bool) or not isinstance(negative_ttl_s, int | float) or not negative_ttl_s >= 0:
+            raise SpecError("negative_ttl_s", f"is {negative_ttl_s!r}", wanted="seconds, from 0 up")
         self._store = store
         self._folder = store.root / KIND
         self.negative_ttl_s = negative_ttl_s

@@ -12,7 +12,10 @@ import numpy as np
 from zephon_core.errors import SpecError
 from zephon_core.ratios.estimation import TokenRatio
 
-__all__ = ["Drift", "check_drift"]
+__all__ = ["ROUNDING", "Drift", "check_drift"]
+
+ROUNDING = 1e-14
+"""How far one ratio may come out from itself, as a share of it, where sums are divided in another order."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,10 @@ def check_drift(
     tolerance: how far outside of the ratio's interval (of the ratio itself where it has none) may pass, as a share of it.
     Raises SpecError for figures that can't be.
     """
+    if isinstance(tolerance, bool) or not isinstance(tolerance, int | float) or not 0 <= tolerance < math.inf:
+        raise SpecError("tolerance", f"is {tolerance!r}", wanted="a share of the ratio, from 0 up")
+    if not 0 < confidence < 1:
+        raise SpecError("confidence", f"is {confidence!r}", wanted="a number between 0 and 1")
     delivered, scheduled = _figures("delivered_tokens", delivered_tokens), _figures("scheduled_bytes", scheduled_bytes)
     if len(delivered) != len(scheduled):
         raise SpecError(dataset, f"has {len(delivered):,} figures of tokens and {len(scheduled):,} of bytes", wanted="as many")
@@ -60,7 +67,7 @@ def check_drift(
     observed = float(delivered.sum() / scheduled.sum())
     half = _half_width(delivered, scheduled, observed, confidence)
     low, high = ratio.interval or (ratio.tokens_per_byte, ratio.tokens_per_byte)
-    slack = tolerance * ratio.tokens_per_byte
+    slack = (tolerance + ROUNDING) * ratio.tokens_per_byte
     promised = (max(0.0, low - slack), high + slack)
     seen = (max(0.0, observed - half), observed + half)
     return Drift(

@@ -10,13 +10,26 @@ from typing import Any, Literal, get_args
 from zephon_core.errors import SpecError
 from zephon_core.ratios.callables import callable_identity, is_function_path, resolve_function
 
-__all__ = ["DEFAULT_FALLBACK_TOKENS_PER_BYTE", "EXACT_BELOW_BYTES", "RatioSource", "TokenEstimation", "TokenRatio", "check_ratio"]
+__all__ = [
+    "DEFAULT_FALLBACK_TOKENS_PER_BYTE",
+    "EXACT_BELOW_BYTES",
+    "GUESS_SPREAD",
+    "RatioSource",
+    "TokenEstimation",
+    "TokenRatio",
+    "check_ratio",
+    "check_whole",
+]
 
 RatioSource = Literal["measured", "pinned", "fallback"]
 Measure = Callable[[Any], int]
 
 DEFAULT_FALLBACK_TOKENS_PER_BYTE = 0.25
 EXACT_BELOW_BYTES = 1 << 20
+GUESS_SPREAD = 2.5
+"""A guess stands for anything between so many times less and more: a data set's that couldn't be measured, or that of a part which
+was left out. Of the corpora that this was tried on, from Hindi under a multilingual vocabulary to Hindi under an English one, true
+ratios lay between 0.55 and 2.4 times the usual 0.25."""
 
 
 @dataclass(frozen=True)
@@ -116,15 +129,15 @@ class TokenEstimation:
             raise SpecError("measure", f"is {self.measure!r}", wanted="package.module:function")
         if self.measure is not None and not isinstance(self.measure, str) and not callable(self.measure):
             raise SpecError("measure", f"is a {type(self.measure).__name__}", wanted="a function payload → tokens")
-        _check_whole("calibration_samples", self.calibration_samples, least=1)
-        _check_whole("calibration_shards_min", self.calibration_shards_min, least=1)
-        _check_whole("calibration_shards_max", self.calibration_shards_max, least=self.calibration_shards_min)
+        check_whole("calibration_samples", self.calibration_samples, least=1)
+        check_whole("calibration_shards_min", self.calibration_shards_min, least=1)
+        check_whole("calibration_shards_max", self.calibration_shards_max, least=self.calibration_shards_min)
         check_ratio("fallback_tokens_per_byte", self.fallback_tokens_per_byte)
         _check_share("target_rel_error", self.target_rel_error)
         _check_share("confidence", self.confidence)
         if self.byte_budget is not None:
-            _check_whole("byte_budget", self.byte_budget, least=1)
-        _check_whole("exact_below_bytes", self.exact_below_bytes, least=0)
+            check_whole("byte_budget", self.byte_budget, least=1)
+        check_whole("exact_below_bytes", self.exact_below_bytes, least=0)
 
     def _check_primer(self) -> None:
         if isinstance(self.primer, str):
@@ -170,9 +183,11 @@ class TokenEstimation:
         }
 
 
-def _check_whole(where: str, value: Any, *, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise SpecError(where, f"is {value!r}", wanted=f"a whole number of at least {least:,}")
+def check_whole(where: str, value: Any, *, least: int, most: int | None = None) -> None:
+    """Raise SpecError unless `value` is a whole number within these bounds, and no bool."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least or (most is not None and value > most):
+        wanted = f"a whole number of at least {least:,}" if most is None else f"a whole number from {least:,} to {most:,}"
+        raise SpecError(where, f"is {value!r}", wanted=wanted)
 
 
 def _check_share(where: str, value: Any) -> None:

@@ -7,7 +7,7 @@ shares themselves; where a sample is a row, they are the sample probabilities th
 from __future__ import annotations
 
 import json
-import shlex
+import re
 from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import Any
@@ -16,10 +16,14 @@ from zephon_core.errors import SpecError
 from zephon_core.ratios.estimation import TokenRatio
 from zephon_core.ratios.mixture import Mixture
 from zephon_core.ratios.prime import ratio_json
+from zephon_core.readers.sources import local_path
 
 __all__ = ["ExportFormat", "export", "suffix_of"]
 
 Urls = Mapping[str, list[str]]
+
+# Energon reads object stores through NVIDIA's multi-storage client, whose URLs begin with a profile; these stand for a bucket.
+_ENERGON_BUCKET = re.compile(r"(s3|gs)://([^/]+)")
 
 
 class ExportFormat(StrEnum):
@@ -39,12 +43,12 @@ def export(kind: ExportFormat, ratios: Mapping[str, TokenRatio], mixture: Mixtur
 
     zephon: JSON, the arguments of zephon's TokenEstimation: every ratio as a pin (its mixtures take the token shares).
     streaming: YAML with `streams` for MosaicML Streaming, `proportion` by samples.
-    energon: a Megatron-Energon metadataset with a blend by samples. megatron: Megatron-LM's --data-path, by tokens.
+    energon: a Megatron-Energon metadataset with a blend by samples. megatron: a --data-args-path of Megatron-LM, by tokens.
     huggingface: JSON, `probabilities` for datasets.interleave_datasets, in the order of `names`.
     json, yaml: all of it, ratios and mixture.
 
-    urls: where each data set lies, by name. Raises SpecError where a loader needs a mixture and none is given, or where it takes
-    one place a data set and there are several.
+    urls: where each data set lies, by name; local places are written as absolute paths. Raises SpecError where a loader needs a
+    mixture and none is given, and for places that it can't take: several of one data set, a pattern, a scheme it doesn't know.
     """
     if kind in (ExportFormat.JSON, ExportFormat.YAML, ExportFormat.ZEPHON):
         return _PLAIN[kind](ratios, mixture)
@@ -80,12 +84,25 @@ def _streaming(mixture: Mixture, urls: Urls) -> str:
 
 
 def _energon(mixture: Mixture, urls: Urls) -> str:
-    blend = [{"weight": probability, "path": _one_place(name, urls)} for name, probability in mixture.probabilities.items()]
+    blend = [{"weight": probability, "path": _energon_place(name, urls)} for name, probability in mixture.probabilities.items()]
     return _yaml({"__module__": "megatron.energon", "__class__": "MetadatasetV2", "splits": {"train": {"blend": blend}}})
 
 
+def _energon_place(name: str, urls: Urls) -> str:
+    place = _ENERGON_BUCKET.sub(r"msc://_\1-\2", _one_place(name, urls))
+    if "://" in place and not place.startswith("msc://"):
+        raise SpecError(f"data set {name}", f"lies at {place}", wanted="a folder, s3://, gs:// or msc:// for Megatron-Energon")
+    return place
+
+
 def _megatron(mixture: Mixture, urls: Urls) -> str:
-    words = [word for name, share in mixture.shares.items() for word in (f"{share:.12g}", shlex.quote(_one_place(name, urls)))]
+    """Write weight and path in turn. Its --data-args-path is split at white space, and knows no quotes."""
+    words = []
+    for name, share in mixture.shares.items():
+        place = _one_place(name, urls)
+        if len(place.split()) != 1:
+            raise SpecError(f"data set {name}", f"lies at {place!r}", wanted="a path without white space for Megatron-LM")
+        words += [f"{share:.12g}", place]
     return " ".join(words) + "\n"
 
 
@@ -94,10 +111,15 @@ def _huggingface(mixture: Mixture, urls: Urls) -> str:
 
 
 def _one_place(name: str, urls: Urls) -> str:
+    """Return where a data set lies: a URL, or the absolute path of what is on this machine."""
     places = urls.get(name, [])
     if len(places) != 1:
         raise SpecError(f"data set {name}", f"lies in {len(places)} places", wanted="one", remedy="Put its files into one folder.")
-    return places[0]
+    path = local_path(places[0])
+    place = places[0] if path is None else str(path.absolute())
+    if any(mark in place for mark in "*?[") and not (path is not None and path.exists()):
+        raise SpecError(f"data set {name}", f"lies at the pattern {place}", wanted="one folder or file, which loaders can open")
+    return place
 
 
 def _json(value: Any) -> str:

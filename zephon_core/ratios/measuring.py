@@ -21,25 +21,29 @@ from zephon_core.errors import (
 )
 from zephon_core.progress import NULL_PROGRESS, Progress
 from zephon_core.ratios.documents import Outcome, RatioDocument, RatioDocuments, ratio_key
-from zephon_core.ratios.estimation import TokenEstimation
+from zephon_core.ratios.estimation import TokenEstimation, check_whole
+from zephon_core.ratios.specs import MOST_WORKERS
 
 if TYPE_CHECKING:
     from zephon_core.ratios.counting import CountingSpec, Replay
     from zephon_core.ratios.datasets import Dataset
+    from zephon_core.store import ArtifactStore
 
-__all__ = ["AlreadyOpen", "Measuring", "Opener", "reach"]
+__all__ = ["AlreadyOpen", "Measuring", "Opener", "reach", "tell_of"]
 
 _logger = logging.getLogger(__name__)
 
+_PROBLEMS_TOLD = 20
 # Wrong for every data set, or the training's own failure come early.
 _STOP_EVERYTHING = (FatalCountError, LeaseHeldError, MissingExtraError, SpecError, TokenizerError)
 
 
 @dataclasses.dataclass(frozen=True)
 class Measuring:
-    """What a measurement needs beside the data set, and what decides its result: everything but `workers`.
+    """What a measurement needs beside the data set, and what decides its result: everything but `workers` and `store`.
 
     counting: None where `estimation.measure` counts. replay: what the training does to rows before it tokenizes them.
+    store: where it is remembered what tokenizers are, and proved that a faster encoder serves; None: the default store.
     """
 
     estimation: TokenEstimation
@@ -47,6 +51,12 @@ class Measuring:
     seed: int = 0
     replay: Replay | None = None
     workers: int = 0
+    store: ArtifactStore | None = None
+
+    def __post_init__(self) -> None:
+        """Raise SpecError for a seed or a number of workers that can't be."""
+        check_whole("seed", self.seed, least=0, most=(1 << 63) - 1)
+        check_whole("workers", self.workers, least=0, most=MOST_WORKERS)
 
     def inputs(self, dataset: Dataset) -> dict[str, Any]:
         """Return the identities that a data set's key covers. Raises SpecError, TokenizerError for settings that can't be used."""
@@ -59,7 +69,7 @@ class Measuring:
         if self.estimation.measure is not None:  # which gets rows as they are
             return {"counting": None, "replay": None}
         return {
-            "counting": None if self.counting is None else self.counting.identity(),
+            "counting": None if self.counting is None else self.counting.identity(store=self.store),
             "replay": self.replay.identity() if self.replay else None,
         }
 
@@ -83,7 +93,7 @@ class Measuring:
         except _STOP_EVERYTHING:
             raise
         except (ZephonError, OSError, BrokenExecutor, MemoryError) as error:
-            _logger.warning("%s can't be measured", dataset.name, exc_info=error)
+            _logger.debug("%s can't be measured", dataset.name, exc_info=error)  # the warning of fallbacks says why
             retryable = isinstance(error, TransientInputError | WorkerError) or not isinstance(error, ZephonError)
             measurement = {
                 "ratio": self.estimation.fallback_tokens_per_byte * _content_share(dataset),
@@ -112,7 +122,6 @@ class Measuring:
 
     def unreachable(self, name: str, place: str, reason: str) -> RatioDocument:
         """Return the fallback of a data set that can't even be opened now. place: what tells it from others."""
-        _logger.warning("%s can't be opened: %s", name, reason)
         measurement = {"ratio": self.estimation.fallback_tokens_per_byte, "source": "fallback", "reason": reason}
         inputs = self.inputs_of_place(place)
         return RatioDocument.make(name, measurement, dataset={"place": place}, inputs=inputs, seconds=0.0, retryable=True)
@@ -144,14 +153,25 @@ def reach(name: str, opener: Opener, measuring: Measuring, documents: RatioDocum
     except TransientInputError as error:
         failure = str(error)
     else:
-        for problem in dataset.problems:
-            _logger.warning("%s: %s is left out: %s", name, problem.url, problem.reason)
+        tell_of(dataset)
         if dataset.shards:
             return dataset
-        failure = f"none of its files can be read ({dataset.problems[0].reason if dataset.problems else 'it has none'})"
+        problem = f"{dataset.problems[0].url}: {dataset.problems[0].reason}" if dataset.problems else "it has none"
+        failure = f"none of its files can be read ({problem})"
     document = measuring.unreachable(name, opener.place, failure)
     documents.keep(document)
     return Outcome(document=document, cached=False, stored=False)
+
+
+def tell_of(dataset: Dataset) -> None:
+    """Warn of what is left out of a data set, and of formats side by side, which may be one content twice."""
+    for problem in dataset.problems[:_PROBLEMS_TOLD]:
+        _logger.warning("%s: %s is left out: %s", dataset.name, problem.url, problem.reason)
+    if (more := len(dataset.problems) - _PROBLEMS_TOLD) > 0:
+        _logger.warning("%s: %s more files are left out", dataset.name, f"{more:,}")
+    if len(dataset.formats) > 1:
+        formats = ", ".join(f"{shards:,} of {name}" for name, shards in dataset.formats.items())
+        _logger.warning("%s: counts files of several formats together (%s); a glob takes some alone", dataset.name, formats)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -186,6 +206,7 @@ def _calibrate(measuring: Measuring, dataset: Dataset, progress: Progress) -> di
         seed=measuring.seed,
         replay=measuring.replay,
         workers=measuring.workers,
+        store=measuring.store,
         progress=progress,
     )
     return dataclasses.asdict(measurement)

@@ -12,19 +12,17 @@ standard errors, and stays within 0 and 1.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from zephon_core.errors import SpecError
 from zephon_core.ratios.cost import ShardSizes, mean_sample_bytes
-from zephon_core.ratios.estimation import TokenRatio
+from zephon_core.ratios.estimation import GUESS_SPREAD, TokenRatio
 
-__all__ = ["GUESS_SPREAD", "DatasetWeight", "Mixture", "mixture_weights"]
-
-# A guess stands for anything between so many times less and more. Of the corpora that this was tried on, from Hindi under a
-# multilingual vocabulary to Hindi under an English one, true ratios lay between 0.55 and 2.4 times the usual 0.25.
-GUESS_SPREAD = 2.5
+__all__ = ["DatasetWeight", "Mixture", "mixture_weights"]
 
 Interval = tuple[float, float]
 
@@ -85,22 +83,27 @@ def mixture_weights(
 ) -> Mixture:
     """Work out how often to draw from each data set so that they give the wanted shares of the tokens.
 
-    shares: positive numbers in any unit, one a data set. ratios, datasets: of at least those.
+    shares: positive numbers in any unit, one a data set. ratios: of at least those. datasets: of those that sample_bytes lacks.
     budget_tokens: how many tokens the training will see. sample_bytes: mean raw bytes a sample, where a data set can't say.
     Pinned ratios count as exact; a fallback as anything up to GUESS_SPREAD times more or less. Intervals have the ratios'
     confidence. Raises SpecError for shares that can't be, missing ratios, and data sets whose rows are not known.
     """
-    total = _checked_total(shares, ratios, datasets)
-    if budget_tokens is not None and not (math.isfinite(budget_tokens) and budget_tokens > 0):
-        raise SpecError("budget_tokens", f"is {budget_tokens!r}", wanted="a positive number")
+    sample_bytes = sample_bytes or {}
+    total = _checked_total(shares, ratios, {*datasets, *sample_bytes})
+    if budget_tokens is not None:
+        _check_positive("budget_tokens", budget_tokens)
+    for name, value in sample_bytes.items():
+        _check_positive(f"sample_bytes[{name!r}]", value)
+        if name not in ratios:
+            raise SpecError("sample_bytes", f"name {name}, of which there is no ratio", wanted=f"names among {', '.join(ratios)}")
     share = {name: value / total for name, value in shares.items()}
-    per_sample = {name: _tokens_per_sample(name, ratios[name], datasets[name], sample_bytes or {}) for name in shares}
+    per_sample = {name: _tokens_per_sample(name, ratios[name], datasets, sample_bytes) for name in shares}
     draws = {name: share[name] / per_sample[name] for name in shares}
     distances = {name: _distances(ratios[name]) for name in shares}
     blame = _blame(share, distances)
     weights = {}
     for name in shares:
-        tokens = _tokens(ratios[name], datasets[name])
+        tokens = _tokens(ratios[name], datasets[name]) if name in datasets else None
         weights[name] = DatasetWeight(
             share=share[name],
             share_interval=_share_interval(name, share, distances),
@@ -115,23 +118,34 @@ def mixture_weights(
     return Mixture(weights, worst if blame[worst] > 0 else "", budget_tokens)
 
 
-def _checked_total(shares: Mapping[str, float], ratios: Mapping[str, TokenRatio], datasets: Mapping[str, ShardSizes]) -> float:
+def _check_positive(where: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
+        raise SpecError(where, f"is {value!r}", wanted="a finite, positive number")
+
+
+def _checked_total(shares: Mapping[str, float], ratios: Mapping[str, TokenRatio], datasets: Collection[str]) -> float:
     if not shares:
         raise SpecError("shares", "are empty", wanted="a share of the tokens for each data set")
     for name, value in shares.items():
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
-            raise SpecError(f"shares[{name!r}]", f"is {value!r}", wanted="a finite, positive number")
+        _check_positive(f"shares[{name!r}]", value)
         for what, known in (("ratio", ratios), ("data set", datasets)):
             if name not in known:
                 raise SpecError("shares", f"name {name}, of which there is no {what}", wanted=f"names among {', '.join(known)}")
     return float(sum(shares.values()))
 
 
-def _tokens_per_sample(name: str, ratio: TokenRatio, dataset: ShardSizes, sample_bytes: Mapping[str, float]) -> float:
-    mean_bytes = sample_bytes.get(name) or mean_sample_bytes(dataset)
+def _tokens_per_sample(
+    name: str, ratio: TokenRatio, datasets: Mapping[str, ShardSizes], sample_bytes: Mapping[str, float]
+) -> float:
+    mean_bytes = sample_bytes[name] if name in sample_bytes else mean_sample_bytes(datasets[name])
     if mean_bytes is None:
+        empty = not np.any(datasets[name].counts())
         raise SpecError(
-            f"data set {name}", "doesn't say how many rows it has", remedy="Count it (`ratios count`), or give sample_bytes."
+            f"data set {name}",
+            "has no rows" if empty else "doesn't say how many rows it has",
+            remedy="Leave it out."
+            if empty
+            else f"Say how many raw bytes a row of it has: --sample-bytes {name}=2000, sample_bytes.",
         )
     return mean_bytes * ratio.tokens_per_byte
 
@@ -149,7 +163,7 @@ def _distances(ratio: TokenRatio) -> Interval:
         return 0.0, 0.0
     low, high = ratio.interval
     middle = ratio.tokens_per_byte
-    return (math.log(middle / low) if low > 0 else math.inf, max(0.0, math.log(high / middle))) if low < middle else (0.0, 0.0)
+    return max(0.0, math.log(middle / low)) if low > 0 else math.inf, max(0.0, math.log(high / middle))
 
 
 def _share_interval(name: str, share: Mapping[str, float], distances: Mapping[str, Interval]) -> Interval:

@@ -54,12 +54,14 @@ class Priming:
     seconds: float
 
     def to_json(self) -> dict[str, Any]:
-        """Return the ratios as plain values."""
-        keys = {name: outcome.document.key for name, outcome in self.outcomes.items()}
-        return {
-            "ratios": {name: ratio_json(ratio, keys.get(name, "")) for name, ratio in self.ratios.items()},
-            "seconds": round(self.seconds, 3),
-        }
+        """Return the ratios as plain values. cached: it was known before, so that nothing was read for it now."""
+        ratios = {}
+        for name, ratio in self.ratios.items():
+            outcome = self.outcomes.get(name)
+            plain = ratio_json(ratio, outcome.document.key if outcome else "")
+            cached = outcome is not None and outcome.cached
+            ratios[name] = {**plain, "cached": cached, "bytes_read": 0 if cached else plain["bytes_read"]}
+        return {"ratios": ratios, "seconds": round(self.seconds, 3)}
 
 
 def ratio_json(ratio: TokenRatio, key: str = "") -> dict[str, Any]:
@@ -171,9 +173,11 @@ def _effect(ratios: Mapping[str, TokenRatio], fallbacks: Mapping[str, TokenRatio
         return "With nothing measured, the mixture is one of bytes, not of tokens."
     low, high = min(known, key=known.__getitem__), max(known, key=known.__getitem__)
     guesses = [ratio.tokens_per_byte for ratio in fallbacks.values()]
+    whose = f"{low}'s ({known[low]:.4g})" + (f" or {high}'s ({known[high]:.4g})" if high != low else "")
+    least, most = f"{known[low] / max(guesses):.2g}", f"{known[high] / min(guesses):.2g}"
+    times = f"{most} times" if least == most else f"from {least} to {most} times"
     return (
-        f"A data set is delivered as its true ratio over the guess: were that {low}'s ({known[low]:.4g}) or {high}'s "
-        f"({known[high]:.4g}), from {known[low] / max(guesses):.2g} to {known[high] / min(guesses):.2g} times the tokens wanted, "
+        f"A data set is delivered as its true ratio over the guess: were that {whose}, {times} the tokens wanted, "
         "at the others' expense."
     )
 
@@ -208,7 +212,7 @@ def prime_token_ratios(
             raise SpecError("datasets", f"has {dataset.name!r} twice", remedy="Give every data set a name of its own.")
         named[dataset.name] = AlreadyOpen(dataset)
     opened = store if isinstance(store, ArtifactStore) else ArtifactStore(store or "")
-    measuring = Measuring(estimation, counting, seed, _replay(pre_tokenize_ops, estimation, list(named)), workers)
+    measuring = Measuring(estimation, counting, seed, _replay(pre_tokenize_ops, estimation, list(named)), workers, opened)
     documents = RatioDocuments(opened, negative_ttl_s=negative_ttl_s)
     return prime(named, measuring, documents, publish=publish, refresh=refresh, progress=progress or NULL_PROGRESS).ratios
 

@@ -20,11 +20,11 @@ from typing import Any
 import orjson
 
 from zephon_core.atomic import fsync_directory, temporary_name
-from zephon_core.errors import InputError, MissingExtraError, TransientInputError
+from zephon_core.errors import InputError, TransientInputError
 from zephon_core.fingerprint import fingerprint
 from zephon_core.ratios.documents import RatioDocument
 from zephon_core.ratios.estimation import TokenRatio
-from zephon_core.readers.sources import local_path
+from zephon_core.readers.sources import file_system, local_path, transport_errors, transport_words
 
 __all__ = ["map_url", "mixture_identity", "publish_map", "read_map"]
 
@@ -103,14 +103,14 @@ def _load(url: str) -> Any:
     try:
         if path is not None:
             return orjson.loads(path.read_bytes())
-        system, name = _file_system(url)
+        system, name = file_system(url)
         return orjson.loads(system.cat_file(name))
     except FileNotFoundError:
         return None
     except ValueError:  # cut short, or something else altogether
         return None
-    except OSError as error:
-        raise TransientInputError(url, f"can't be read ({error.strerror or error})") from error
+    except transport_errors() as error:
+        raise TransientInputError(url, f"can't be read ({transport_words(error)})") from error
 
 
 def _create(url: str, content: bytes) -> bool:
@@ -119,13 +119,13 @@ def _create(url: str, content: bytes) -> bool:
     try:
         if path is not None:
             return _write_local(path, content, replace=False)
-        system, name = _file_system(url)
+        system, name = file_system(url)
         system.makedirs(name.rpartition("/")[0], exist_ok=True)
         system.pipe_file(name, content, mode="create")
     except FileExistsError:
         return False
-    except OSError as error:
-        raise InputError(url, f"can't be written ({error.strerror or error})") from error
+    except transport_errors() as error:
+        raise InputError(url, f"can't be written ({transport_words(error)})") from error
     return True
 
 
@@ -135,10 +135,10 @@ def _overwrite(url: str, content: bytes) -> None:
         if path is not None:
             _write_local(path, content, replace=True)
         else:
-            system, name = _file_system(url)
+            system, name = file_system(url)
             system.pipe_file(name, content)
-    except OSError as error:
-        raise InputError(url, f"can't be written ({error.strerror or error})") from error
+    except transport_errors() as error:
+        raise InputError(url, f"can't be written ({transport_words(error)})") from error
 
 
 def _write_local(path: Path, content: bytes, *, replace: bool) -> bool:
@@ -175,13 +175,3 @@ def _name_once(temporary: Path, path: Path) -> None:
         if path.exists():
             raise FileExistsError(str(path)) from None
         temporary.replace(path)
-
-
-def _file_system(url: str) -> tuple[Any, str]:
-    import fsspec
-
-    try:
-        system, name = fsspec.core.url_to_fs(url)
-    except ImportError as error:
-        raise MissingExtraError(url, f"needs a package that isn't installed ({error})", remedy="Install it with pip.") from error
-    return system, str(name)

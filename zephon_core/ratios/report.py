@@ -7,8 +7,8 @@ from typing import Any
 
 from zephon_core.html import Bar, Range, bars, page, ranges, section, table, tiles
 from zephon_core.progress import format_amount
-from zephon_core.ratios.estimation import TokenRatio
-from zephon_core.ratios.mixture import GUESS_SPREAD, Mixture
+from zephon_core.ratios.estimation import GUESS_SPREAD, TokenRatio
+from zephon_core.ratios.mixture import Mixture
 from zephon_core.ratios.prime import Priming
 
 __all__ = ["REPORT_NAME", "render_report"]
@@ -16,8 +16,10 @@ __all__ = ["REPORT_NAME", "render_report"]
 REPORT_NAME = "report.html"
 
 
-def render_report(name: str, priming: Priming, mixture: Mixture | None, *, target_rel_error: float, confidence: float) -> str:
-    """Return the report of a mixture's ratios as one HTML document."""
+def render_report(
+    name: str, priming: Priming, mixture: Mixture | None, *, target_rel_error: float, confidence: float, refused: str = ""
+) -> str:
+    """Return the report of a mixture's ratios as one HTML document. refused: why there is no mixture, though one was wanted."""
     guesses = [each for each, ratio in priming.ratios.items() if ratio.source == "fallback"]
     body = [
         _figures(priming),
@@ -27,7 +29,7 @@ def render_report(name: str, priming: Priming, mixture: Mixture | None, *, targe
         _reading(priming),
         _time(priming),
         _cost_of_error(priming.ratios, mixture),
-        _mixture(mixture, confidence),
+        _mixture(mixture, confidence) or (section("Mixture", f"None could be worked out: {refused}") if refused else ""),
         _details(priming, target_rel_error),
     ]
     return page(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import glob
+import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zephon_core.atomic import write_bytes
-from zephon_core.errors import InputError
+from zephon_core.errors import InputError, SpecError, TransientInputError
 from zephon_core.progress import NULL_PROGRESS, Progress
 from zephon_core.ratios.documents import RatioDocuments
 from zephon_core.ratios.estimation import TokenRatio
@@ -37,16 +38,29 @@ __all__ = [
     "openers_of",
     "prime_mixture",
     "replay_of",
+    "unfit_formats",
+    "warn_of_specials",
 ]
+
+
+_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class RatioResult:
-    """What a run has come to. mixture: where shares were wanted. output: the folder of its files, "" if none was asked for."""
+    """What a run has come to. mixture: where shares were wanted, and it could be worked out; else `refused` says why not.
+
+    output: the folder of its files, "" if none was asked for. left_out: why exports were not written, by loader. notes: what a
+    person should know who uses the others. datasets: those that were opened for the mixture.
+    """
 
     priming: Priming
     mixture: Mixture | None
     output: str
+    refused: str = ""
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    datasets: Mapping[str, Dataset] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def fingerprint(self) -> str:
@@ -60,7 +74,8 @@ class RatioResult:
         return {
             **self.priming.to_json(),
             **({} if self.mixture is None else self.mixture.to_json()),
-            **({"output": self.output} if self.output else {}),
+            **({"mixture": None, "refused": self.refused} if self.refused else {}),
+            **({"output": self.output, "left_out": dict(self.left_out)} if self.output else {}),
         }
 
 
@@ -148,45 +163,125 @@ def measuring_of(spec: RatioSpec, run: RatioRun) -> Measuring:
     estimation = spec.estimation()
     if len(pinned_ratios(estimation, list(spec.dataset_urls))) == len(spec.dataset_urls):
         return Measuring(estimation, None, spec.seed)
-    return Measuring(estimation, counting_of(spec), spec.seed, replay_of(spec), run.workers)
+    if not spec.tokenizer and not spec.measure:
+        raise SpecError(
+            "--tokenizer or spec.tokenizer",
+            "is missing",
+            remedy="Name the tokenizer, a function to measure with, or pin the ratios.",
+        )
+    return Measuring(estimation, counting_of(spec), spec.seed, replay_of(spec), run.workers, ArtifactStore(run.store))
+
+
+def warn_of_specials(measuring: Measuring) -> None:
+    """Warn where special tokens are counted for which the tokenizer has none, so that the training would have to be told."""
+    from zephon_core.ratios.counting import TextTokenCountingSpec
+    from zephon_core.ratios.counting.template import unnamed_specials
+
+    counting = measuring.counting
+    if isinstance(counting, TextTokenCountingSpec) and (
+        missing := unnamed_specials(str(counting.tokenizer), counting.special_tokens)
+    ):
+        _logger.warning(
+            "special_tokens %s counts %s for each row, and %s names none: it is right only if the training is given one; "
+            "else choose another (--special-tokens)",
+            counting.special_tokens,
+            " and ".join(missing),
+            counting.tokenizer,
+        )
 
 
 def mixture_of(spec: RatioSpec, ratios: Mapping[str, TokenRatio], datasets: Mapping[str, Dataset]) -> Mixture | None:
     """Return the mixture that was asked for, None if none was."""
     if not spec.shares:
         return None
-    return mixture_weights(spec.wanted_shares, ratios, datasets, budget_tokens=spec.budget_tokens or None)
+    return mixture_weights(
+        spec.wanted_shares,
+        ratios,
+        datasets,
+        budget_tokens=spec.budget_tokens or None,
+        sample_bytes=spec.known_sample_bytes,
+    )
 
 
 def prime_mixture(spec: RatioSpec, run: RatioRun = RatioRun(), *, progress: Progress = NULL_PROGRESS) -> RatioResult:  # noqa: B008
     """Get the ratios of a mixture's data sets, work out the mixture if shares are named, and write what was asked for."""
     documents = RatioDocuments(ArtifactStore(run.store), negative_ttl_s=run.negative_ttl_s)
     measuring = measuring_of(spec, run)
+    warn_of_specials(measuring)
     openers = openers_of(spec, run, progress)
     priming = prime(openers, measuring, documents, publish=run.publish, refresh=run.refresh, progress=progress)
     return finish(spec, run, priming, progress=progress)
 
 
 def finish(spec: RatioSpec, run: RatioRun, priming: Priming, *, progress: Progress = NULL_PROGRESS) -> RatioResult:
-    """Work out the mixture where shares are wanted, and write ratios.json, the report and the exports to `run.output`."""
-    mixture = mixture_of(spec, priming.ratios, open_datasets(spec, run, progress)) if spec.shares else None
+    """Work out the mixture where shares are wanted, and write ratios.json, the report and the exports to `run.output`.
+
+    A data set of which it can't be told how many bytes a sample has costs the mixture, not the ratios: see `RatioResult.refused`.
+    """
+    mixture, refused, datasets = None, "", {}
+    if spec.shares:
+        try:
+            datasets = _for_mixture(spec, run, priming, progress)
+            mixture = mixture_of(spec, priming.ratios, datasets)
+        except (InputError, SpecError) as error:
+            refused = str(error)
     if not run.output:
-        return RatioResult(priming, mixture, "")
+        return RatioResult(priming, mixture, "", refused, datasets=datasets)
     folder = Path(run.output).expanduser().absolute()
     folder.mkdir(parents=True, exist_ok=True)
-    page = render_report(spec.name, priming, mixture, target_rel_error=spec.target_rel_error, confidence=spec.confidence)
+    page = render_report(
+        spec.name, priming, mixture, target_rel_error=spec.target_rel_error, confidence=spec.confidence, refused=refused
+    )
     write_bytes(folder / REPORT_NAME, page.encode())
-    for kind in _exports(spec, mixture):
+    left_out, notes = {}, []
+    for kind in _EXPORTS:
+        if mixture is None and kind not in (ExportFormat.JSON, ExportFormat.ZEPHON):
+            left_out[kind.value] = "there is no mixture" if refused else "no shares are named (--share)"
+            continue
+        try:
+            text = export(kind, priming.ratios, mixture, spec.dataset_urls)
+        except SpecError as error:  # a place that this loader can't take; the others may
+            left_out[kind.value] = str(error)
+            progress.note(f"No export for {kind.value}: {error}")
+            continue
         name = "ratios" if kind is ExportFormat.JSON else kind.value
-        write_bytes(folder / f"{name}{suffix_of(kind)}", export(kind, priming.ratios, mixture, spec.dataset_urls).encode())
-    return RatioResult(priming, mixture, str(folder))
+        write_bytes(folder / f"{name}{suffix_of(kind)}", text.encode())
+        notes += unfit_formats(kind, datasets)
+    return RatioResult(priming, mixture, str(folder), refused, left_out, tuple(notes), datasets)
 
 
-def _exports(spec: RatioSpec, mixture: Mixture | None) -> list[ExportFormat]:
-    """List the files that can be written: some loaders need a mixture, some take one place a data set only."""
-    kinds = [ExportFormat.JSON, ExportFormat.ZEPHON]
-    if mixture is not None:
-        kinds.append(ExportFormat.HUGGINGFACE)
-        if all(len(urls) == 1 for urls in spec.dataset_urls.values()):
-            kinds += [ExportFormat.STREAMING, ExportFormat.ENERGON, ExportFormat.MEGATRON]
-    return kinds
+_EXPORTS = [kind for kind in ExportFormat if kind is not ExportFormat.YAML]
+_READ_BY = {
+    ExportFormat.STREAMING: ("mds", "MosaicML Streaming reads folders of MDS"),
+    ExportFormat.ENERGON: ("webdataset", "Megatron-Energon reads prepared folders of WebDataset"),
+}
+
+
+def unfit_formats(kind: ExportFormat, datasets: Mapping[str, Dataset]) -> list[str]:
+    """Say of which data sets a loader can't read the files as they are, though it can be told where they would be."""
+    if kind is ExportFormat.MEGATRON and datasets:
+        return ["megatron: Megatron-LM reads its own tokenized files (.bin, .idx): put their prefixes in place of these paths"]
+    format, words = _READ_BY.get(kind, ("", ""))
+    unfit = [name for name, dataset in datasets.items() if format and set(dataset.formats) != {format}]
+    return [f"{kind.value}: {words}, which {', '.join(unfit)} isn't: convert it, and correct its place"] if unfit else []
+
+
+def _for_mixture(spec: RatioSpec, run: RatioRun, priming: Priming, progress: Progress) -> dict[str, Dataset]:
+    """Open the data sets, except those that couldn't be reached just now; who says what a row has can do without them."""
+    datasets = {}
+    for name, opener in openers_of(spec, run, progress).items():
+        outcome = priming.outcomes.get(name)
+        try:
+            if outcome is not None and "place" in outcome.document.dataset:
+                raise TransientInputError(f"data set {name}", f"can't be opened ({outcome.document.ratio.reason.rstrip('.')})")
+            datasets[name] = opener()
+        except InputError as error:
+            if name in spec.known_sample_bytes:
+                continue
+            raise InputError(
+                error.where,
+                error.found,
+                wanted=error.wanted,
+                remedy=f"Make it readable, leave it out, or say how many raw bytes a row of it has: --sample-bytes {name}=2000.",
+            ) from error
+    return datasets

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from threading import Lock, local
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ import numpy.typing as npt
 
 from zephon_core.errors import FatalCountError, InputError, TransientInputError
 from zephon_core.ratios.counting.fields import as_text, look_up
-from zephon_core.ratios.datasets.model import BLANK_ROW, LocatedRow, UnitReader, UnitRows
+from zephon_core.ratios.datasets.model import BLANK_ROW, LocatedRow, LocatedWindow, UnitReader, UnitRows
 from zephon_core.ratios.estimate import locate
 from zephon_core.readers.rows import RowProblem
 
@@ -32,7 +33,10 @@ __all__ = ["Draws", "Sampler"]
 STRETCH_BYTES = 1024
 WHOLE_TEXT_BYTES = 2 * STRETCH_BYTES
 _CONTEXT_BYTES = 4096
-_COUNT_AT_ONCE = 256
+WHOLE_ROW_BYTES = STRETCH_BYTES + 2 * _CONTEXT_BYTES
+"""A row of a decoded unit up to this long is counted whole: with what stands around it, a stretch would cost as much."""
+_COUNT_AT_ONCE = 2048
+_GROUPS_AT_ONCE = 16
 _KEEP_BYTES = 256 << 20
 _LONG_ROW_BYTES = 8 << 10
 _LONG_ROW_STRETCHES = 4
@@ -49,7 +53,7 @@ class _Found:
     """What a draw came upon: a row, or a stretch of its text.
 
     weight: probability density of the row, relative to the unit's bytes: a row of as many tokens as bytes has value 1.
-    share: how many times the stretch's bytes the whole text has.
+    share: how many times the stretch's tokens the whole text has, as far as its bytes tell. times: how often it was come upon.
     """
 
     payload: Any
@@ -59,6 +63,7 @@ class _Found:
     start: int = 0
     stop: int = 0
     share: float = 1.0
+    times: int = 1
 
 
 _Wanted = tuple[int, int, float, Float64]
@@ -72,12 +77,20 @@ class Draws:
     """The outcome of one round.
 
     values: float64 [draws, outputs], tokens per byte of the axis, NaN where a draw could not be measured, for `reasons`.
-    transient: whether some failed for reasons that may go away.
+    measured: float64 [draws], the share of a draw's looks that could be. within: float64 [draws], variance of the first output
+    among a draw's looks, NaN for one that looked once. transient: whether some failed for reasons that may go away.
     """
 
     values: Float64
+    measured: Float64
+    within: Float64
     reasons: Counter[str] = field(default_factory=Counter)
     transient: bool = False
+
+    @classmethod
+    def none_yet(cls, draws: int, outputs: int) -> Draws:
+        """Return so many draws, none of them measured."""
+        return cls(np.full((draws, outputs), np.nan), np.zeros(draws), np.full(draws, np.nan))
 
 
 class Sampler:
@@ -112,20 +125,31 @@ class Sampler:
         return int(units.stored_bytes[self._seen & ~units.addressable].sum())
 
     @property
+    def decoded_bytes_seen(self) -> int:
+        """Sizes of the units that were read whole."""
+        units = self._dataset.units
+        return int(units.size[self._seen & ~units.addressable].sum())
+
+    @property
     def bytes_read(self) -> int:
         """Bytes read so far, off the disk or wire; how many readers there were shows in it."""
         return sum(reader.bytes_read for reader in self._readers)
 
-    def look(self, positions: Int64, rows: int) -> list[Any]:
-        """Read rows at positions that are measured afterwards, for a plan to be made from; what can't be read is passed over."""
+    def look(self, positions: Int64, rows: int, *, whole: bool) -> list[Any]:
+        """Read rows at positions that are measured afterwards, for a plan to be made from; what can't be read is passed over.
+
+        whole: else other texts of the same length may stand in for long ones.
+        """
         places, offsets = locate(positions, self._dataset.units.size[self._order])
         payloads: list[Any] = []
         reader = self._open(None)
         for unit, offset in zip(self._order[places].tolist(), offsets.tolist(), strict=True):
             with suppress(InputError):
                 if self._dataset.units.addressable[unit]:
-                    row = reader.read_at(unit, offset)
-                    self._kept_rows.setdefault(unit, []).append(row)
+                    row = None if whole else reader.abridged_at(unit, offset, filled=True)
+                    if row is None:
+                        row = reader.read_at(unit, offset)
+                        self._kept_rows.setdefault(unit, []).append(row)
                     payloads.append(row.payload)
                 else:
                     if unit not in self._looked_at:
@@ -147,36 +171,33 @@ class Sampler:
     ) -> Draws:
         """Measure the draws at these positions of the axis, always by the same plan; advance is told how many are done.
 
-        visits: how many rows are looked at each time that a draw falls on a unit that is read whole; their average counts.
+        visits: how often is looked, at even distances, where a draw falls on a unit that is read whole; the average counts.
         """
         sizes = self._dataset.units.size
         places, offsets = locate(positions, sizes[self._order])
         units = self._order[places]
         within = (offsets + rng.random(len(offsets))) / sizes[units]
-        again = rng.random((len(positions), max(_LONG_ROW_STRETCHES, visits) - 1))
-        draws = Draws(np.full((len(positions), len(plan.outputs)), np.nan))
+        again = rng.random((len(positions), _LONG_ROW_STRETCHES - 1))
+        draws = Draws.none_yet(len(positions), len(plan.outputs))
         numbers = np.argsort(units, kind="stable")
         groups = np.split(numbers, np.flatnonzero(np.diff(units[numbers])) + 1)
         self._seen[units] = True
-        waiting: list[tuple[int, list[_Found]]] = []
 
         def visit(group: Int64) -> list[_Outcome]:
             wanted = [(int(n), int(offsets[n]), within[n], again[n]) for n in group]
             return self._visit(plan, int(units[group[0]]), wanted, visits)
 
-        for found in self._pool.map(visit, groups):
-            for number, outcome in found:
+        step = max(_GROUPS_AT_ONCE, _COUNT_AT_ONCE // visits)
+        for first in range(0, len(groups), step):
+            waiting: list[tuple[int, list[_Found]]] = []
+            for number, outcome in chain.from_iterable(self._pool.map(visit, groups[first : first + step])):
                 if isinstance(outcome, InputError):
                     draws.reasons[outcome.found] += 1
                     draws.transient |= isinstance(outcome, TransientInputError)
                 else:
                     waiting.append((number, outcome))
-            if len(waiting) >= _COUNT_AT_ONCE:
-                _count(plan, waiting, draws)
-                advance(len(waiting))
-                waiting = []
-        _count(plan, waiting, draws)
-        advance(len(waiting))
+            _count(plan, waiting, draws)
+            advance(len(waiting))
         return draws
 
     def _open(self, paths: Sequence[str] | None) -> UnitReader:
@@ -198,10 +219,7 @@ class Sampler:
             if self._dataset.units.addressable[unit]:
                 return self._rows_at(plan, unit, wanted)
             found = self._unit(plan, unit)
-            return [
-                (number, [found.at(place), *(found.at(float(other)) for other in again[: visits - 1])])
-                for number, _, place, again in wanted
-            ]
+            return [(number, found.around(place, visits)) for number, _, place, _ in wanted]
         except InputError as error:
             return [(number, error) for number, *_ in wanted]
 
@@ -221,24 +239,48 @@ class Sampler:
         return found
 
     def _rows_at(self, plan: CountPlan, unit: int, wanted: list[_Wanted]) -> list[_Outcome]:
-        """Find the rows that hold some bytes of a unit; a long one that holds several is read once."""
+        """Find what some bytes of a unit belong to: windows of the text of rows known to be long, else rows."""
+        reader = self._reader(plan)
         found: list[_Outcome] = []
-        known = self._kept_rows.setdefault(unit, [])
         for number, offset, _, again in wanted:
-            row = next((row for row in known if row.start <= offset < row.start + row.length), None)
-            if row is None:
-                row = self._reader(plan).read_at(unit, offset)
-                with self._lock:
-                    if row.length > _LONG_ROW_BYTES and self._kept_bytes + row.length <= _KEEP_BYTES:
-                        known.append(row)
-                        self._kept_bytes += row.length
-            found.append((number, self._row_at(plan, unit, row, offset, again)))
+            window = None if plan.text_path is None else reader.window_at(unit, offset, plan.text_path)
+            if window is not None:
+                found.append((number, [self._windowed(unit, window)]))
+            else:
+                row = self._row_of(reader, unit, offset, abridged=plan.text_path is not None)
+                found.append((number, self._row_at(plan, unit, row, offset, again)))
         return found
+
+    def _windowed(self, unit: int, window: LocatedWindow) -> _Found:
+        """Weigh a window of a row: each byte that belongs to it stands for an equal part of the tokens that start in it."""
+        return _Found(
+            None,
+            1 / window.length,
+            self._place(unit, window.start),
+            text=window.text,
+            start=window.begin,
+            stop=window.end,
+            share=window.length / window.shared,
+        )
+
+    def _row_of(self, reader: UnitReader, unit: int, offset: int, *, abridged: bool) -> LocatedRow:
+        """Read the row that holds a byte of a unit; a long one that holds several is read once.
+
+        abridged: its long texts aren't wanted.
+        """
+        known = self._kept_rows.setdefault(unit, [])
+        row = next((row for row in known if row.start <= offset < row.start + row.length), None)
+        if row is None:
+            row = (reader.abridged_at(unit, offset) if abridged else None) or reader.read_at(unit, offset)
+            with self._lock:
+                if row.length > _LONG_ROW_BYTES and self._kept_bytes + row.length <= _KEEP_BYTES:
+                    known.append(row)
+                    self._kept_bytes += row.length
+        return row
 
     def _row_at(self, plan: CountPlan, unit: int, row: LocatedRow, offset: int, again: Float64) -> list[_Found]:
         """Look at a row, or at some stretches of its text: the more, the more it cost to read."""
-        where = f"{self._where(unit)} (byte {int(self._dataset.units.start[unit]) + row.start:,})"
-        found = _Found(row.payload, 1 / row.length, where)
+        found = _Found(row.payload, 1 / row.length, self._place(unit, row.start))
         data = _long_text(found, plan.text_path if row.length > WHOLE_TEXT_BYTES else None)
         if data is None:
             return [found]
@@ -247,6 +289,10 @@ class Sampler:
             *again[: min(_LONG_ROW_STRETCHES - 1, row.length // _STRETCH_EVERY_BYTES)],
         ]
         return [_stretch(data, float(place), found) for place in places]
+
+    def _place(self, unit: int, start: int) -> str:
+        """Say where a row is: in which file, and at which byte of it."""
+        return f"{self._where(unit)} (byte {int(self._dataset.units.start[unit]) + start:,})"
 
     def _where(self, unit: int) -> str:
         shard = self._dataset.shards[int(self._dataset.units.shard[unit])]
@@ -265,25 +311,33 @@ class _UnitDraws:
         self._ends = np.cumsum(self._weights)
         self._scale = float(self._ends[-1]) / size if len(self._ends) else 0.0
 
-    def at(self, place: float) -> _Found:
-        """Return the row at a place in the unit, 0 to 1."""
+    def around(self, place: float, visits: int) -> list[_Found]:
+        """Return the rows at a place in the unit, 0 to 1, and at others at even distances from it, or stretches of long ones."""
         if not len(self._ends):
-            return _Found(BLANK_ROW, 0.0, self._where)
-        target = place * float(self._ends[-1])
-        row = min(int(np.searchsorted(self._ends, target, side="right")), len(self._ends) - 1)
-        weight = float(self._weights[row])
-        inside = (target - (float(self._ends[row]) - weight)) / weight
-        found = _Found(None, self._scale / weight, f"{self._where} (row {row + 1:,} of its unit)")
-        if self._texts is not None and self._texts.lengths[row] > WHOLE_TEXT_BYTES:
+            return [_Found(BLANK_ROW, 0.0, self._where)]
+        targets = (place + np.arange(visits) / visits) % 1.0 * float(self._ends[-1])
+        rows = np.minimum(np.searchsorted(self._ends, targets, side="right"), len(self._ends) - 1)
+        inside = 1 - (self._ends[rows] - targets) / self._weights[rows]
+        is_text = np.zeros(len(rows), np.bool_) if self._texts is None else self._texts.lengths[rows] > WHOLE_ROW_BYTES
+        found = [self._stretch_of(row, at) for row, at in zip(rows[is_text].tolist(), inside[is_text].tolist(), strict=True)]
+        others, first, times = np.unique(rows[~is_text], return_index=True, return_counts=True)
+        for payload, row, number, count in zip(self._rows.payloads(others.tolist()), others.tolist(), first, times, strict=True):
+            look = replace(self._found(row), payload=payload, times=int(count))
+            text = _long_text(look, self._text_path if self._weights[row] > WHOLE_ROW_BYTES else None)
+            found.append(look if text is None else _stretch(text, float(inside[~is_text][number]), look))
+        return found
+
+    def _found(self, row: int) -> _Found:
+        return _Found(None, self._scale / float(self._weights[row]), f"{self._where} (row {row + 1:,} of its unit)")
+
+    def _stretch_of(self, row: int, inside: float) -> _Found:
+        found = self._found(row)
+        if self._texts is not None:
             try:
-                data = self._texts.text(row).encode("utf-8", "surrogatepass")
+                return _stretch(self._texts.text(row).encode("utf-8", "surrogatepass"), inside, found)
             except RowProblem as problem:
                 found.payload = problem
-                return found
-            return _stretch(data, inside, found)
-        (found.payload,) = self._rows.payloads([row])
-        text = _long_text(found, self._text_path if weight > WHOLE_TEXT_BYTES else None)
-        return found if text is None else _stretch(text, inside, found)
+        return found
 
 
 def _long_text(found: _Found, path: tuple[str, ...] | None) -> bytes | None:
@@ -314,7 +368,7 @@ def _character_start(data: bytes, at: int) -> int:
 
 
 def _count(plan: CountPlan, waiting: Sequence[tuple[int, list[_Found]]], draws: Draws) -> None:
-    """Count what draws came upon, and average over the rows of a draw; a draw of which a row can't be measured has failed."""
+    """Count what draws came upon, and average over the looks of a draw, as far as they can be measured."""
     flat = [found for _, group in waiting for found in group]
     values = np.full((len(flat), draws.values.shape[1]), np.nan)
     stretches = [i for i, found in enumerate(flat) if found.text is not None]
@@ -330,8 +384,16 @@ def _count(plan: CountPlan, waiting: Sequence[tuple[int, list[_Found]]], draws: 
             values[i] = np.asarray(counts, np.float64) * flat[i].weight
     start = 0
     for number, group in waiting:
-        draws.values[number] = values[start : start + len(group)].mean(axis=0)
+        looks, times = values[start : start + len(group)], np.array([found.times for found in group])
         start += len(group)
+        good = np.isfinite(looks[:, 0])
+        count = int(times[good].sum())
+        draws.measured[number] = count / times.sum()
+        if count:
+            draws.values[number] = np.average(looks[good], axis=0, weights=times[good])
+        if count > 1:
+            squares = np.square(looks[good, 0] - draws.values[number, 0])
+            draws.within[number] = float(squares @ times[good]) / (count - 1)
 
 
 def _count_rows(plan: CountPlan, rows: Sequence[_Found], draws: Draws) -> list[tuple[int, ...] | None]:

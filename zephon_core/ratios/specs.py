@@ -6,10 +6,12 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import re
 from collections.abc import Mapping
+from decimal import Decimal
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -26,6 +28,7 @@ from zephon_core.ratios.estimation import (
 from zephon_core.runners import TaskRunner
 
 __all__ = [
+    "MOST_WORKERS",
     "ChatDelivery",
     "CountKind",
     "LongRows",
@@ -39,11 +42,25 @@ __all__ = [
     "split_pair",
 ]
 
+MOST_WORKERS = 4096
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_POWERS = re.compile(r"[0-9]+(\.[0-9]+)?[eE]\+?[0-9]{1,2}")
 
 
 class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_enum_values=False)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _numbers_are_numbers(cls, value: Any, info: ValidationInfo) -> Any:
+        """Refuse true and false in a number's place, and take whole numbers as people write them: 1e9 is text to YAML."""
+        kind = cls.model_fields[info.field_name or ""].annotation
+        if isinstance(value, bool) and kind in (int, float):
+            raise ValueError(f"is {str(value).lower()}; write a number")
+        if isinstance(value, str) and kind is int and _POWERS.fullmatch(value.strip()):
+            number = Decimal(value.strip())
+            return int(number) if number == number.to_integral_value() else value
+        return value
 
 
 class CountKind(StrEnum):
@@ -114,7 +131,14 @@ def _from_mapping(value: Any) -> Any:
     """Accept a mapping {name: value} where NAME=VALUE texts are kept; a list of values under a name stands for several."""
     if not isinstance(value, Mapping):
         return value
-    return [f"{name}={item}" for name, items in value.items() for item in (items if isinstance(items, list | tuple) else [items])]
+    pairs = []
+    for name, items in value.items():
+        several = items if isinstance(items, list | tuple) and items else [items]
+        for item in several:
+            if isinstance(item, bool) or not isinstance(item, str | int | float):
+                raise ValueError(f"{name} is {json.dumps(item, default=str)}; write a text or a number")
+            pairs.append(f"{name}={item}")
+    return pairs
 
 
 Pairs = Annotated[tuple[str, ...], BeforeValidator(_from_mapping)]
@@ -152,7 +176,9 @@ class RatioSpec(_Frozen):
         description="Dotted path of the text in a row (of the messages, for chat). Empty: found by a vote over the first rows.",
     )
     special_tokens: SpecialTokens = Field(
-        default=SpecialTokens.BOS_EOS, title="Special tokens", description="What the training adds to a row."
+        default=SpecialTokens.BOS_EOS,
+        title="Special tokens",
+        description="What the training adds to a row; counted so, whatever the tokenizer has.",
     )
     max_length: int = Field(
         default=0, title="Longest row (tokens)", description="The training's limit of a row. 0: none.", ge=0, le=1 << 31
@@ -223,6 +249,11 @@ class RatioSpec(_Frozen):
         title="Token shares",
         description="NAME=0.6 each: the mixture wanted, by tokens, in any unit. Empty: no mixture is worked out.",
     )
+    sample_bytes: Pairs = Field(
+        default=(),
+        title="Bytes a row",
+        description="NAME=2000 each: mean raw bytes a row, of data sets that don't say how many rows they have.",
+    )
     budget_tokens: float = Field(
         default=0.0,
         title="Token budget",
@@ -244,10 +275,10 @@ class RatioSpec(_Frozen):
             raise ValueError(f"{measure!r} names no function; write package.module:function")
         return measure
 
-    @field_validator("pins", "shares")
+    @field_validator("pins", "shares", "sample_bytes")
     @classmethod
     def _pairs_are_of_data_sets(cls, pairs: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
-        numbers = _numbers(pairs, "ratio" if info.field_name == "pins" else "share")
+        numbers = _numbers(pairs, {"pins": "ratio", "shares": "share"}.get(info.field_name or "", "bytes"))
         names = {split_pair(text, what="URL")[0] for text in info.data.get("datasets", ())}
         if names and (unknown := sorted(set(numbers) - names)):
             raise ValueError(f"there is no data set {', '.join(unknown)}; there are {', '.join(sorted(names))}")
@@ -262,6 +293,13 @@ class RatioSpec(_Frozen):
             raise ValueError("pins and one ratio for all exclude each other")
         return ratio
 
+    @field_validator("budget_tokens")
+    @classmethod
+    def _budget_is_of_a_mixture(cls, budget_tokens: float, info: ValidationInfo) -> float:
+        if budget_tokens and info.data.get("shares") == ():
+            raise ValueError("says how often a mixture repeats its data, and no shares are named (--share)")
+        return budget_tokens
+
     @property
     def dataset_urls(self) -> dict[str, list[str]]:
         """URLs by name of the data set, in order."""
@@ -275,6 +313,11 @@ class RatioSpec(_Frozen):
     def wanted_shares(self) -> dict[str, float]:
         """The token shares wanted, by data set, in the unit they were given in; empty where there are none."""
         return _numbers(self.shares, "share")
+
+    @property
+    def known_sample_bytes(self) -> dict[str, float]:
+        """Mean raw bytes a row, by data set, where somebody said so."""
+        return _numbers(self.sample_bytes, "bytes")
 
     def estimation(self) -> TokenEstimation:
         """Return the settings in the form that programs use."""
@@ -302,7 +345,9 @@ class RatioRun(_Frozen):
         title="Publish",
         description="fsspec URL of the one ratio map that every rank and node reads. Empty: none.",
     )
-    workers: int = Field(default=0, title="Workers", description="Processes that read and count. 0: one a core.", ge=0, le=4096)
+    workers: int = Field(
+        default=0, title="Workers", description="Processes that read and count. 0: one a core.", ge=0, le=MOST_WORKERS
+    )
     negative_ttl_s: float = Field(
         default=120.0,
         title="Remember failures (s)",

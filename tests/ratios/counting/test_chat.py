@@ -10,13 +10,14 @@ import pytest
 
 pytest.importorskip("transformers")
 
-from templates import BARE, CHATML, HEADED, MARKED, THINKING, WITH_TOOLS
+from templates import BARE, CHATML, COUNTING, HEADED, MARKED, REASONING, REASONING_MARKED, SHOUTING, THINKING, WITH_TOOLS
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
 from zephon_core.errors import FatalCountError, SpecError
 from zephon_core.fingerprint import canonical_json
 from zephon_core.ratios.counting import ChatTokenCountingSpec
+from zephon_core.ratios.counting.template import ChatTemplate
 from zephon_core.ratios.datasets.model import BLANK_ROW
 
 
@@ -71,9 +72,10 @@ def test_without_a_header_no_prompt_is_needed(byte_level):
     ("template", "row", "message"),
     [
         (HEADED, ONE_TURN, "has no prompt for the assistant"),
-        (THINKING, TWO_TURNS, "renders message 2 of 4 otherwise once others follow it"),
+        (COUNTING, TWO_TURNS, "renders message 2 of 4 otherwise once others follow it"),
+        (SHOUTING, TWO_TURNS, "renders message 2 of 4 otherwise once others follow it"),
     ],
-    ids=["headed", "thinking"],
+    ids=["headed", "counting", "shouting"],
 )
 def test_a_template_that_cannot_be_split_is_refused_by_name(byte_level, template, row, message):
     with pytest.raises(FatalCountError, match=rf"the given chat_template {message}.*loss_tokens: false") as caught:
@@ -83,6 +85,65 @@ def test_a_template_that_cannot_be_split_is_refused_by_name(byte_level, template
     assert plan.outputs == ("tokens",)
     expected = reference(byte_level).apply_chat_template(row["messages"], chat_template=template)["input_ids"]
     assert plan.count([row]) == [(len(expected),)]
+
+
+CALL = {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "add", "arguments": "{}"}}]}
+THOUGHT = "<think>\nhm\n</think>\n\nyes"
+
+
+WITH_CALL = [
+    {"role": "user", "content": "3 + 4?"},
+    CALL,
+    {"role": "tool", "content": "7"},
+    *said("", "7", "sure?", "yes")["messages"][1:],
+]
+ITS_OWN_MARKS = said("a", "<|im_end|>\n", "<|im_end|>\n", "<|im_start|>assistant\n", "Placeholder0x", "Placeholder0x")["messages"]
+
+
+@pytest.mark.parametrize(
+    ("messages", "options"),
+    [
+        (TWO_TURNS["messages"], {}),
+        (TWO_TURNS["messages"], {"enable_thinking": False}),
+        (said("a", THOUGHT, "b", THOUGHT, "c", THOUGHT)["messages"], {}),
+        (WITH_CALL, {}),
+        (WITH_CALL, {"enable_thinking": False}),
+        (ITS_OWN_MARKS, {}),
+        ([*said("a", THOUGHT)["messages"], {"role": "assistant", "content": "more"}, *TWO_TURNS["messages"]], {}),
+    ],
+    ids=["turns", "turns, closed", "thoughts", "calls", "calls, closed", "its own marks", "twice"],
+)
+def test_a_thinking_template_is_split_as_its_marked_form_says(byte_level, messages, options):
+    """As Qwen3's: thoughts are dropped once others follow, and a prompt may close thoughts that the conversation doesn't have."""
+    row = {"messages": messages, **options}
+    marked = ChatTemplate({"default": REASONING_MARKED}, {}, "marked").render_marked(messages, options)
+    found = ChatTemplate({"default": REASONING}, {}, "reasoning").render_marked(messages, options)
+    assert found.text == marked.text
+    closing = "<think>\n\n</think>\n\n" if options else ""  # then it is of the prompt, not of what is said
+    assert [found.text[start:stop] for start, stop in found.spans] == [
+        marked.text[start:stop].removeprefix(closing) for start, stop in marked.spans
+    ]
+    assert [stop for _, stop in found.spans] == [stop for _, stop in marked.spans]
+    tokens, loss = plan_of(byte_level, REASONING).count([row])[0]
+    assert 0 < loss < tokens
+
+
+def test_thoughts_where_the_prompt_says_there_are_none_are_refused(byte_level):
+    row = {**said("a", "yes", "b", THOUGHT), "enable_thinking": False}
+    with pytest.raises(FatalCountError, match="renders message 4 of 4 otherwise"):
+        plan_of(byte_level, REASONING).count([row])
+
+
+def test_both_ways_of_splitting_agree(byte_level):
+    """What holds for templates that render every message for itself holds in the same way where they don't."""
+    template = ChatTemplate({"default": CHATML}, {}, "chatml")
+    for row in ROWS:
+        whole, messages = template.render_marked(row["messages"], {}), row["messages"]
+        spoken = [position for position, message in enumerate(messages) if message["role"] == "assistant"]
+        for span, position in zip(whole.spans, spoken, strict=True):
+            before = template.render(messages[:position], {}, prompt=True)
+            upto = template.render(messages[: position + 1], {})
+            assert template._span_among_others(whole.text, messages, position, {}, before, upto) == span
 
 
 def test_one_turn_of_a_thinking_template_can_be_split(byte_level):

@@ -13,7 +13,7 @@ pytest.importorskip("transformers")
 from templates import BARE, CHATML, MARKED
 
 from zephon_core.errors import FatalCountError, SpecError
-from zephon_core.ratios.counting.template import ChatTemplate, load_chat_template, read_template
+from zephon_core.ratios.counting.template import ChatTemplate, load_chat_template, read_template, unnamed_specials
 
 QUESTION = [{"role": "user", "content": "3 + 4?"}]
 TURN = [*QUESTION, {"role": "assistant", "content": "7"}]
@@ -108,3 +108,19 @@ def test_nothing_said_leaves_open_where_it_would_begin(folder):
     template = load_chat_template(str(folder), BARE)
     with pytest.raises(FatalCountError, match="no prompt for the assistant"):
         template.render_marked([*QUESTION, {"role": "assistant", "content": " "}], {})
+
+
+@pytest.mark.parametrize(
+    "stated", [[5], [{"name": "default"}], {"name": "x"}, [{"template": "x"}], [{"name": ["default"], "template": "x"}], 7]
+)
+def test_a_configuration_of_another_shape_has_no_template(folder, stated):
+    configure(folder, chat_template=stated)
+    with pytest.raises(SpecError, match="has no chat template"):
+        load_chat_template(str(folder), None)
+
+
+def test_special_tokens_that_a_folder_does_not_name(folder):
+    configure(folder, bos_token=None, eos_token={"content": "</s>"})
+    assert unnamed_specials(str(folder), "bos_eos") == unnamed_specials(str(folder), "bos") == ["BOS"]
+    assert unnamed_specials(str(folder), "eos") == unnamed_specials(str(folder), "none") == []
+    assert unnamed_specials(str(folder), "tokenizer_default") == unnamed_specials(str(folder / "tokenizer.json"), "bos_eos") == []

@@ -79,7 +79,7 @@ def test_odd_rows(byte_level):
 
 def test_a_row_without_the_field_is_fatal_or_empty(byte_level):
     rows = [{"text": "a"}, {"text": "b"}, {"title": "c", "id": 1}]
-    with pytest.raises(FatalCountError, match=r"has no 'text', but id, title.*missing_field: empty") as caught:
+    with pytest.raises(FatalCountError, match=r"has no 'text', but id, title.*missing_field.* to empty") as caught:
         plan_of(byte_level).count(rows)
     assert caught.value.position == 2
     assert str(caught.value.at("part.jsonl:9")).startswith("part.jsonl:9: has no 'text'")
@@ -116,7 +116,7 @@ def test_token_ids_are_counted_as_they_are(byte_level):
 
 def test_without_any_text_nothing_can_be_measured(byte_level):
     plan = plan_of(byte_level, [{"id": 1}])
-    assert plan.description == "text, none found in the first rows"
+    assert plan.description == "text, none found in the first rows, which have id; name the field (--field)"
     assert plan.count([{"id": 1}, {"text": "a"}]) == [None, None]
 
 
@@ -186,3 +186,16 @@ def test_a_changed_tokenizer_is_noticed(byte_level, tmp_path):
     definition["normalizer"] = None
     (folder / "tokenizer.json").write_text(json.dumps(definition))
     assert spec.identity() != before
+
+
+def test_messages_name_what_there_is(byte_level):
+    counter = TextTokenCountingSpec(byte_level).build_counter()
+    plan = counter.plan([{"text": "x"}])
+    with pytest.raises(FatalCountError, match=r"^row: has no 'text'\. Fix the row"):
+        plan.count([{}])
+    for value, kind in ((5, "a number"), (True, "true or false"), (["a"], "a list"), ({"a": "b"}, "an object")):
+        with pytest.raises(FatalCountError, match=f"'text' is {kind}, expected text"):
+            plan.count([{"text": value}])
+    assert "none found in the first rows, which have f, n; name the field" in counter.plan([{"n": 1, "f": 2.0}]).description
+    with pytest.raises(SpecError, match="field: is 5"):
+        TextTokenCountingSpec(byte_level, field=5)

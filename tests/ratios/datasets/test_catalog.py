@@ -146,7 +146,7 @@ def make_foreign(folder: Path) -> None:
 
 def make_future(folder: Path) -> None:
     path = folder / "catalog.json"
-    path.write_bytes(path.read_bytes().replace(b'"format":1', b'"format":2'))
+    path.write_bytes(path.read_bytes().replace(b'"format":2', b'"format":3'))
 
 
 def empty_it(folder: Path) -> None:

@@ -6,6 +6,7 @@ import gzip
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -136,3 +137,26 @@ def test_nasty_files_cost_themselves_only(part: str, shared_data: Path, opened: 
             assert len(rows.payloads(range(len(rows.row_bytes)))) == len(rows.row_bytes)
             read += 1
     assert read or part == "nasty/zstd"
+
+
+def test_a_store_can_be_named_and_settings_are_checked(write: Write, tmp_path: Path) -> None:
+    write("a.jsonl", b"1\n")
+    for store in (str(tmp_path / "named"), tmp_path / "named"):
+        assert len(Dataset.from_path("set", tmp_path / "data", store=store).shards) == 1
+    assert (tmp_path / "named" / "catalogs").is_dir()
+    settings: list[tuple[dict[str, Any], str]] = [
+        ({"name": 5, "path": "x"}, "name: is 5"),
+        ({"name": "set", "path": 5}, "path: is 5"),
+        ({"name": "set", "path": [5]}, r"path: is \[5\]"),
+        ({"name": "set", "path": str(tmp_path / "data"), "workers": -1}, "workers: is -1"),
+    ]
+    for arguments, words in settings:
+        with pytest.raises(SpecError, match=words):
+            Dataset.from_path(**arguments, store=tmp_path / "named")
+
+
+def test_what_can_not_be_read_has_its_share(write: Write, opened: Opener) -> None:
+    write("a.jsonl", b"[1]\n" * 30)
+    write("b.parquet", b"x" * 40)
+    dataset = opened(write("c.jsonl", b"[1]\n" * 10).parent)
+    assert dataset.readable_share == 160 / 200 and dataset.formats == {"jsonl": 2}

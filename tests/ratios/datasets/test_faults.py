@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from zephon_core.errors import InputError, SourceChangedError, TransientInputError
+from zephon_core.errors import SourceChangedError, TransientInputError
 from zephon_core.ratios.datasets import Dataset
 
 Opener = Callable[..., Dataset]
@@ -188,8 +188,16 @@ def test_a_read_that_is_refused_now(name: str, far: Any, opened: Opener) -> None
 def test_a_shard_far_away_that_got_shorter(far: Any, opened: Opener) -> None:
     dataset = opened("flaky://set")
     far.pipe("/set/a.jsonl", b"[1]\n")
-    with dataset.open() as reader, pytest.raises(InputError, match="is cut short"):
+    with dataset.open() as reader, pytest.raises(SourceChangedError, match="is not what the catalog says"):
         reader.read(unit_of(dataset, "a.jsonl"))
+
+
+def test_a_shard_far_away_that_was_replaced_while_it_was_read_may_be_whole_again(far: Any, opened: Opener) -> None:
+    whole = far.cat("/set/c.jsonl.gz")
+    dataset = opened("flaky://set")
+    far.pipe("/set/c.jsonl.gz", whole[:-8] + whole)
+    with dataset.open() as reader, pytest.raises(TransientInputError, match="is not what the catalog says"):
+        reader.read(unit_of(dataset, "c.jsonl.gz"))
 
 
 def test_identity_far_away_is_size_and_etag(far: Any, opened: Opener, monkeypatch: pytest.MonkeyPatch) -> None:

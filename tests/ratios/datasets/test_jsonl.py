@@ -17,7 +17,8 @@ from zephon_core.errors import InputError
 from zephon_core.ratios.datasets import BLANK_ROW, Dataset, jsonl
 from zephon_core.ratios.datasets.files import FoundFile, Tally, local_stamp
 from zephon_core.ratios.datasets.formats import ShardPlace
-from zephon_core.ratios.datasets.jsonl import JsonlReader, LineRows, line_bounds
+from zephon_core.ratios.datasets.json_lines import LineRows, line_bounds
+from zephon_core.ratios.datasets.jsonl import JsonlReader
 from zephon_core.readers.rows import RowProblem
 
 Write = Callable[[str, bytes], Path]

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import builtins
+import re
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -80,3 +83,56 @@ def test_a_missing_package_is_named_with_its_install_command(table: Path, opened
     monkeypatch.setattr(builtins, "__import__", without_lance)
     with pytest.raises(MissingExtraError, match=r"pip install 'zephon-flows\[lance\]'"):
         opened(table)
+
+
+READ_ALL = """
+import sys
+from zephon_core.errors import InputError
+from zephon_core.ratios.datasets import Dataset
+from zephon_core.store import ArtifactStore
+
+dataset = Dataset.from_path("x", sys.argv[1], store=ArtifactStore(sys.argv[2]))
+print(*(f"problem {problem.url}: {problem.reason}" for problem in dataset.problems), sep="\\n")
+with dataset.open() as reader:
+    for unit in range(len(dataset.units)):
+        try:
+            print("read", len(reader.read(unit).row_bytes))
+        except InputError as error:
+            print("error", error)
+"""
+
+
+def far_too_many_columns(content: bytes) -> bytes:
+    return content[:-12] + b"\xff" * 4 + content[-8:]
+
+
+def error_with_a_zero_byte(content: bytes) -> bytes:
+    return re.sub(rb"lance\.encodings(\w*)\.PageLayout", rb"lance\0encodings\1.PageLayout", content)
+
+
+def block_far_outside(content: bytes) -> bytes:
+    return content[:-100] + b"\xff" * 40 + content[-60:]
+
+
+@pytest.mark.parametrize(
+    ("folder", "spoil", "said"),
+    [
+        ("data", far_too_many_columns, "has a broken footer (4,294,967,295 columns"),
+        ("data", error_with_a_zero_byte, "can't be decoded"),
+        ("data", lambda content: content[:20], "has 20 bytes"),
+        ("_deletions", block_far_outside, "can't be decoded"),
+    ],
+)
+def test_what_would_end_the_process_costs_its_fragment_only(
+    table: Path, tmp_path: Path, folder: str, spoil: Callable[[bytes], bytes], said: str
+) -> None:
+    file = sorted((table / folder).iterdir())[0]
+    content = file.read_bytes()
+    assert spoil(content) != content
+    file.write_bytes(spoil(content))
+    command = [sys.executable, "-c", READ_ALL, str(table), str(tmp_path / "store")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr[-2000:]
+    lines = done.stdout.split("\n")
+    assert [line for line in lines if said in line], done.stdout
+    assert len([line for line in lines if line.startswith("read ")]) == 3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import fsspec
@@ -55,8 +56,41 @@ def test_linked_directories_are_followed_and_circles_end(tmp_path: Path) -> None
     touch(tmp_path, "data/a.jsonl", "more/b.jsonl")
     (tmp_path / "data" / "linked").symlink_to(tmp_path / "more")
     (tmp_path / "more" / "back").symlink_to(tmp_path / "data")
-    (tmp_path / "data" / "dangling.jsonl").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "data" / "self").symlink_to(".")
     assert names(tmp_path, "data") == ["data/a.jsonl", "data/linked/b.jsonl"]
+
+
+def test_a_link_to_what_is_around_the_folder_brings_nothing_in(tmp_path: Path) -> None:
+    touch(tmp_path, "data/a.jsonl", "data/deep/b.jsonl", "other/c.jsonl")
+    (tmp_path / "data" / "up").symlink_to("..")
+    (tmp_path / "data" / "deep" / "root").symlink_to("/")
+    assert names(tmp_path, "data") == ["data/a.jsonl", "data/deep/b.jsonl"]
+    (tmp_path / "link").symlink_to("data")
+    assert names(tmp_path, "link") == ["link/a.jsonl", "link/deep/b.jsonl"]
+
+
+@pytest.mark.parametrize("path", ["", "/*", "/*.jsonl"])
+def test_a_shard_that_is_no_file_is_a_problem(tmp_path: Path, path: str) -> None:
+    touch(tmp_path, "data/b.jsonl", "data/z.jsonl")
+    for name in ("a.jsonl", "notes", ".hidden.jsonl"):
+        (tmp_path / "data" / name).symlink_to("nowhere")
+    (tmp_path / "data" / "c.jsonl").symlink_to("c.jsonl")
+    os.mkfifo(tmp_path / "data" / "d.jsonl")
+    listing = list_files(f"{tmp_path}/data{path}")
+    assert [Path(file.url).name for file in listing.files] == ["b.jsonl", "z.jsonl"]
+    assert [(Path(problem.url).name, problem.reason, problem.transient) for problem in listing.problems] == [
+        ("a.jsonl", "is a link to nowhere, which isn't there", False),
+        ("c.jsonl", "can't be reached (Too many levels of symbolic links)", True),
+        ("d.jsonl", "is no regular file", False),
+    ]
+    (tmp_path / "data" / "a.jsonl").unlink()
+    assert list_files(f"{tmp_path}/data{path}").key("") != listing.key("")
+
+
+def test_nothing_but_a_link_that_leads_nowhere_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").symlink_to("nowhere")
+    with pytest.raises(InputError, match=r"a\.jsonl: is a link to nowhere, which isn't there"):
+        list_files(str(tmp_path))
 
 
 def test_what_is_named_and_absent_is_a_problem_of_its_own(tmp_path: Path) -> None:

@@ -62,6 +62,34 @@ def test_partners_of_failed_draws_are_paired_with_one_another():
     assert estimate.standard_error == pytest.approx(0.5)  # as (1, 3), (2, 2)
 
 
+def test_equal_draws_leave_room_for_what_they_did_not_meet():
+    """Of 512 equal draws, 3.69 / 512 of the axis may hold up to one token a byte; of ten looks each, a tenth of that."""
+    values = np.full(512, 0.25)
+    estimate = combine_rounds([values], 0.95, most=1.0)
+    assert estimate.high - 0.25 == pytest.approx(-math.log(0.025) / 512 * 0.75)
+    assert combine_rounds([values], 0.95, most=1.0, looks=10).high - 0.25 == pytest.approx(-math.log(0.025) / 5120 * 0.75)
+    assert combine_rounds([values], 0.95).high == 0.25
+
+
+def test_draws_that_vary_by_themselves_are_widened_by_next_to_nothing():
+    values = np.random.default_rng(0).gamma(20, 0.25 / 20, 1024)
+    plain, widened = combine_rounds([values], 0.95), combine_rounds([values], 0.95, most=1.0)
+    assert 1 < widened.relative_half_width / plain.relative_half_width < 1.01
+
+
+@pytest.mark.parametrize("share", [0.0005, 0.002, 0.01])
+def test_a_rare_part_that_holds_nearly_all_is_not_missed(share):
+    """Nearly everything holds next to nothing; what holds the tokens is met by few of the draws, or by none."""
+    field = np.full(1_000_000, 0.00002)
+    field[400_000 : 400_000 + int(share * len(field))] = 0.25
+    truth, held = field.mean(), 0
+    for seed in range(300):
+        values = field[draw_positions(len(field), 512, generator(seed, "rare"))]
+        estimate = combine_rounds([values], 0.95, most=1.0)
+        held += estimate.low <= truth <= estimate.high
+    assert held >= 0.93 * 300
+
+
 def test_one_draw_is_no_estimate():
     with pytest.raises(SpecError, match="1 measured draws, expected at least 2"):
         combine_rounds([np.array([1.0, np.nan])], 0.95)

@@ -11,11 +11,11 @@ import numpy as np
 
 from zephon_core.errors import FatalCountError, SpecError
 from zephon_core.fingerprint import canonical_json
-from zephon_core.ratios.counting.fields import MISSING, label, look_up, parse_path
+from zephon_core.ratios.counting.fields import MISSING, kind_of, label, look_up, parse_path
 from zephon_core.ratios.counting.lengths import refuse_surrogates
 from zephon_core.ratios.counting.plans import COUNTED, WITH_LOSS, Count, NotTexts
 from zephon_core.ratios.counting.template import ChatTemplate, Rendered, load_chat_template, read_template
-from zephon_core.ratios.counting.tokenizer import check_length, checked_tokenizer, tokenizer_of
+from zephon_core.ratios.counting.tokenizer import check_length, checked_tokenizer, tokenizer_of, tokenizer_sha256
 from zephon_core.ratios.datasets.model import BLANK_ROW
 from zephon_core.store import ArtifactStore
 from zephon_core.tokenizers import Tokenizer, TokenizerBackend
@@ -71,12 +71,12 @@ class ChatTokenCountingSpec:
         if self.delivery == "zephon" and not self.loss_tokens:
             raise SpecError("loss_tokens", "is off", wanted="on, where rows without loss are dropped (delivery: zephon)")
 
-    def identity(self) -> dict[str, Any]:
+    def identity(self, *, store: ArtifactStore | None = None) -> dict[str, Any]:
         """See `CountingSpec.identity`."""
         template = self._template()
         return {
             "kind": "chat",
-            "tokenizer": tokenizer_of(str(self.tokenizer)).content_sha256,
+            "tokenizer": tokenizer_sha256(str(self.tokenizer), store),
             "template": dict(template.texts),
             "special_tokens": dict(template.special_tokens),
             "template_options": dict(self.template_options),
@@ -154,7 +154,7 @@ class ChatPlan(NotTexts):
         if messages is MISSING:
             raise FatalCountError("row", f"has no {name!r}", wanted="a list of messages", remedy=remedy)
         if not isinstance(messages, Sequence) or isinstance(messages, str | bytes):
-            raise FatalCountError("row", f"{name!r} is a {type(messages).__name__}", wanted="a list of messages", remedy=remedy)
+            raise FatalCountError("row", f"{name!r} is {kind_of(messages)}", wanted="a list of messages", remedy=remedy)
         for position, message in enumerate(messages):
             if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
                 found = f"message {position + 1} of {name!r} has no role"

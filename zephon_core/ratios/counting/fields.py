@@ -10,7 +10,20 @@ import numpy as np
 
 from zephon_core.errors import SpecError
 
-__all__ = ["MISSING", "FieldPath", "Vote", "as_text", "in_words", "label", "look_up", "parse_path", "token_array_length", "vote"]
+__all__ = [
+    "MISSING",
+    "FieldPath",
+    "Vote",
+    "as_text",
+    "in_words",
+    "kind_of",
+    "label",
+    "look_up",
+    "names_of",
+    "parse_path",
+    "token_array_length",
+    "vote",
+]
 
 FieldPath = tuple[str, ...]
 """Names that lead into a row, one a level; () is the row itself."""
@@ -36,8 +49,8 @@ class Vote(NamedTuple):
 
 def parse_path(path: str, *, where: str = "field") -> FieldPath:
     """Split a dotted path. Raises SpecError for one with an empty name."""
-    names = tuple(path.split("."))
-    if not all(names):
+    names = tuple(path.split(".")) if isinstance(path, str) else ()
+    if not names or not all(names):
         raise SpecError(where, f"is {path!r}", wanted="names joined by dots, such as meta.body")
     return names
 
@@ -84,6 +97,22 @@ def token_array_length(value: Any) -> int | None:
 def label(path: FieldPath) -> str:
     """Name a path in messages."""
     return f"field: {'.'.join(path)}" if path else "the row itself"
+
+
+def kind_of(value: Any) -> str:
+    """Say what a value is, with its article, as JSON calls it."""
+    if isinstance(value, bool | np.bool_):
+        return "true or false"
+    if isinstance(value, int | float | np.number):
+        return "a number"
+    if isinstance(value, list | tuple | np.ndarray):
+        return "a list"
+    return "an object" if isinstance(value, Mapping) else f"of type {type(value).__name__}"
+
+
+def names_of(prefix: Sequence[Any]) -> list[str]:
+    """List the names in the first rows, the first eight of them in alphabetical order."""
+    return sorted({str(key) for payload in prefix if isinstance(payload, Mapping) for key in payload})[:8]
 
 
 def in_words(error: BaseException) -> str:

@@ -84,8 +84,8 @@ class TokenCounter(Protocol):
 class CountingSpec(Protocol):
     """What is counted. Frozen, and pickled by value."""
 
-    def identity(self) -> dict[str, Any]:
-        """Return what decides the counts, as canonical JSON values; never a path."""
+    def identity(self, *, store: ArtifactStore | None = None) -> dict[str, Any]:
+        """Return what decides the counts, as canonical JSON values; never a path. store: where tokenizers are remembered."""
 
     def build_counter(self, *, text_bytes: int = 0, threads: int = 1, store: ArtifactStore | None = None) -> TokenCounter:
         """Load what counting needs.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,10 +15,11 @@ import orjson
 from zephon_core.errors import FatalCountError, MissingExtraError, SpecError
 from zephon_core.ratios.counting.fields import in_words
 
-__all__ = ["ChatTemplate", "Rendered", "load_chat_template", "read_template"]
+__all__ = ["ChatTemplate", "Rendered", "load_chat_template", "named_specials", "read_template", "unnamed_specials"]
 
 Message = Mapping[str, Any]
 
+_MAP, _CONFIG = "special_tokens_map.json", "tokenizer_config.json"
 _SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 _GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
 _DEFAULT, _WITH_TOOLS = "default", "tool_use"
@@ -60,8 +62,9 @@ class ChatTemplate:
         """Render a conversation, and tell what the assistant says: by marks, else by rendering its beginnings and comparing.
 
         A message of the assistant begins where the conversation before it, with the prompt for it, ends, and ends where the
-        conversation up to it does. Where those renderings are not beginnings of the whole, or where there is no prompt and the
-        message doesn't begin with its content (so that a header would count for said), FatalCountError names the template.
+        conversation up to it does. Templates that drop earlier thoughts render it otherwise once others follow: then it ends where,
+        with a plain message in its place, what follows begins. Where neither rendering fits the whole, or where there is no prompt
+        and the message doesn't begin with its content (so that a header would count for said), FatalCountError names the template.
         """
         if _GENERATION.search(self._text(options)):
             text, spans = self._render(messages, options, marks=True)
@@ -74,13 +77,41 @@ class ChatTemplate:
         before = self.render(messages[:position], options, prompt=True)
         upto = self.render(messages[: position + 1], options)
         if not (whole.startswith(upto) and upto.startswith(before)):
-            raise self._refused(f"renders message {position + 1} of {len(messages)} otherwise once others follow it")
+            span = self._span_among_others(whole, messages, position, options, before, upto)
+            if span is None:
+                raise self._refused(f"renders message {position + 1} of {len(messages)} otherwise once others follow it")
+            return span
         if not self._prompts and before == self.render(messages[:position], options):
             content = messages[position].get("content")
             said = upto[len(before) :].lstrip()
             if not isinstance(content, str) or not content.strip() or not said.startswith(content.strip()):
                 raise self._refused("has no prompt for the assistant, so where its messages begin can't be told")
         return len(before), len(upto)
+
+    def _span_among_others(
+        self, whole: str, messages: Sequence[Message], position: int, options: Mapping[str, Any], before: str, upto: str
+    ) -> tuple[int, int] | None:
+        """Find a message by what surrounds a plain one in its place, which says a word of its own; None where the whole differs.
+
+        It begins after the prompt. Where that goes on to close thoughts which the whole leaves out, it begins where the plain one
+        does. What ends the plain message must end the real one as well, here and as the last of a conversation.
+        """
+        word = next(word for number in itertools.count() if (word := f"Placeholder{number}x") not in whole)
+        plain = {"role": messages[position]["role"], "content": word}
+        try:
+            head, *rest = self.render([*messages[:position], plain, *messages[position + 1 :]], options).split(word)
+            end = self.render([*messages[:position], plain], options).split(word)[-1]
+            prompt = before.removeprefix(self.render(messages[:position], options))
+        except FatalCountError:  # the template wants something else in its place
+            return None
+        if not self._prompts or len(rest) != 1 or not rest[0].startswith(end) or not whole.startswith(head):
+            return None
+        following = rest[0][len(end) :]
+        start = len(before) if whole.startswith(before) else len(head)
+        begins = whole.startswith(before) or head.endswith(prompt) or before.startswith(head)
+        stop = len(whole) - len(following)
+        ends = whole.endswith(following) and start <= stop and whole[start:stop].endswith(end) and upto.endswith(end)
+        return (start, stop) if begins and ends else None
 
     def _refused(self, what: str) -> FatalCountError:
         found = f"can't be split into what the assistant says and the rest: {self.origin} {what}"
@@ -146,11 +177,9 @@ def load_chat_template(tokenizer: str, given: str | None) -> ChatTemplate:
 
     Raises SpecError where there is none, or where the folder's files can't be read.
     """
-    path = Path(tokenizer)
-    folder = path if path.is_dir() else path.parent
-    config = _json_object(folder / "tokenizer_config.json")
-    tokens = {**_json_object(folder / "special_tokens_map.json"), **config}
-    special = {name: token for name in _SPECIAL_TOKENS if (token := _content(tokens.get(name))) is not None}
+    folder = _folder(tokenizer)
+    config = _json_object(folder / _CONFIG)
+    special = named_specials(tokenizer)
     if given is not None:
         return ChatTemplate({_DEFAULT: given}, special, "the given chat_template")
     texts = _templates(folder, config)
@@ -162,6 +191,27 @@ def load_chat_template(tokenizer: str, given: str | None) -> ChatTemplate:
     return ChatTemplate(texts, special, f"the chat template of {folder}")
 
 
+def named_specials(tokenizer: str) -> dict[str, str]:
+    """Return the special tokens that a tokenizer's folder names, by what they are for: {"eos_token": "</s>"}."""
+    folder = _folder(tokenizer)
+    tokens = {**_json_object(folder / _MAP), **_json_object(folder / _CONFIG)}
+    return {name: token for name in _SPECIAL_TOKENS if (token := _content(tokens.get(name))) is not None}
+
+
+def unnamed_specials(tokenizer: str, mode: str) -> list[str]:
+    """List what `special_tokens: mode` adds to rows and a tokenizer's folder names none for; empty where nothing can tell."""
+    folder = Path(tokenizer)
+    if not any((folder / name).is_file() for name in (_MAP, _CONFIG)):
+        return []
+    named = named_specials(tokenizer)
+    return [part.upper() for part in ("bos", "eos") if part in mode.split("_") and f"{part}_token" not in named]
+
+
+def _folder(tokenizer: str) -> Path:
+    path = Path(tokenizer)
+    return path if path.is_dir() else path.parent
+
+
 def _templates(folder: Path, config: Mapping[str, Any]) -> dict[str, str]:
     file = folder / "chat_template.jinja"
     if file.is_file():
@@ -169,7 +219,9 @@ def _templates(folder: Path, config: Mapping[str, Any]) -> dict[str, str]:
     stated = config.get("chat_template") or _json_object(folder / "chat_template.json").get("chat_template")
     if isinstance(stated, str):
         return {_DEFAULT: stated}
-    return {entry["name"]: entry["template"] for entry in stated or [] if entry["name"] in (_DEFAULT, _WITH_TOOLS)}
+    entries = [entry for entry in stated if isinstance(entry, dict)] if isinstance(stated, list) else []
+    texts = {name: entry.get("template") for entry in entries if (name := entry.get("name")) in (_DEFAULT, _WITH_TOOLS)}
+    return {name: text for name, text in texts.items() if isinstance(text, str)}
 
 
 def _json_object(file: Path) -> dict[str, Any]:

@@ -11,11 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from zephon_core.errors import FatalCountError, SpecError
-from zephon_core.ratios.counting.fields import MISSING, FieldPath, as_text, label, look_up, parse_path, vote
+from zephon_core.ratios.counting.fields import MISSING, FieldPath, as_text, kind_of, label, look_up, names_of, parse_path, vote
 from zephon_core.ratios.counting.lengths import TokenLengths
 from zephon_core.ratios.counting.plans import COUNTED, Count
 from zephon_core.ratios.counting.pretokenized import PretokenizedPlan
-from zephon_core.ratios.counting.tokenizer import check_length, checked_tokenizer, tokenizer_of
+from zephon_core.ratios.counting.tokenizer import check_length, checked_tokenizer, tokenizer_of, tokenizer_sha256
 from zephon_core.ratios.counting.windows import WindowCounter
 from zephon_core.ratios.datasets.model import BLANK_ROW
 from zephon_core.store import ArtifactStore
@@ -33,7 +33,8 @@ class TextTokenCountingSpec:
     """What the training delivers of a row with one text, or with token ids, which are counted as they are.
 
     tokenizer: folder or file. field: dotted path of the text; None: found by a vote over a data set's first rows.
-    special_tokens: which of them a document gets; tokenizer_default: those of its own post-processor.
+    special_tokens: which of them a document gets, and as many are counted, whether the tokenizer names any or the training is given
+    ids for them; tokenizer_default: those of its own post-processor.
     max_length: longest row in tokens, specials included. It counts for `truncation` (the rest of a longer row is lost, the specials
     stay) and `split_long_samples` (a longer row becomes several: no token is lost, and the specials land once a document); with
     neither it is without effect, as in the training.
@@ -66,11 +67,11 @@ class TextTokenCountingSpec:
             raise SpecError("max_length", "is not set", wanted="the longest row in tokens, to truncate or split at")
         self._check_room(_BRACKETS.get(self.special_tokens, 0))
 
-    def identity(self) -> dict[str, Any]:
+    def identity(self, *, store: ArtifactStore | None = None) -> dict[str, Any]:
         """See `CountingSpec.identity`. Of max_length only what can change a count is in it: splitting loses no token."""
         return {
             "kind": "text",
-            "tokenizer": tokenizer_of(str(self.tokenizer)).content_sha256,
+            "tokenizer": tokenizer_sha256(str(self.tokenizer), store),
             "field": self.field,
             "special_tokens": self.special_tokens,
             "truncated_to": self.max_length if self.truncation else None,
@@ -79,7 +80,7 @@ class TextTokenCountingSpec:
 
     def build_counter(self, *, text_bytes: int = 0, threads: int = 1, store: ArtifactStore | None = None) -> TextCounter:
         """See `CountingSpec.build_counter`. Raises TokenizerError, and SpecError if `max_length` has no room for a token."""
-        tokenizer = tokenizer_of(str(self.tokenizer))
+        tokenizer = tokenizer_of(str(self.tokenizer), store)
         specials = _BRACKETS.get(self.special_tokens)
         if specials is None:
             specials = tokenizer.huggingface.num_special_tokens_to_add(False)
@@ -108,7 +109,7 @@ class TextCounter:
         tokens, path = vote(prefix, field)
         if tokens and path is not None:
             return PretokenizedPlan(path)
-        return TextPlan(self._spec, path, self._lengths, self._windows, self._specials)
+        return TextPlan(self._spec, path, self._lengths, self._windows, self._specials, seen=names_of(prefix))
 
 
 class TextPlan:
@@ -122,7 +123,14 @@ class TextPlan:
     outputs = COUNTED
 
     def __init__(
-        self, spec: TextTokenCountingSpec, path: FieldPath | None, lengths: TokenLengths, windows: WindowCounter, specials: int
+        self,
+        spec: TextTokenCountingSpec,
+        path: FieldPath | None,
+        lengths: TokenLengths,
+        windows: WindowCounter,
+        specials: int,
+        *,
+        seen: Sequence[str] = (),
     ) -> None:
         self._path = path
         self._empty_if_missing = spec.missing_field == "empty"
@@ -133,7 +141,8 @@ class TextPlan:
         self.paths = (".".join(path),) if path else None
         self.column = path
         self.text_path = path if self._most is None else None
-        self.description = f"text, {label(path)}" if path is not None else "text, none found in the first rows"
+        has = f", which have {', '.join(seen)}; name the field (--field)" if seen else ""
+        self.description = f"text, {label(path)}" if path is not None else f"text, none found in the first rows{has}"
 
     def count(self, payloads: Sequence[Any]) -> list[Count | None]:
         """See `CountPlan.count`."""
@@ -187,11 +196,13 @@ class TextPlan:
         if value is MISSING:
             if self._empty_if_missing:
                 return ""
-            names = ", ".join(sorted(str(key) for key in payload)[:8]) or "nothing"
+            names = ", ".join(sorted(str(key) for key in payload)[:8])  # none of a row of which only this column was read
             raise FatalCountError(
-                "row", f"has no {name!r}, but {names}", remedy="Fix the row, name another field, or set missing_field: empty."
+                "row",
+                f"has no {name!r}{f', but {names}' if names else ''}",
+                remedy="Fix the row, name another field (--field), or set missing_field (--missing-field) to empty.",
             )
         if value is not None and not isinstance(value, str | bytes | bytearray | memoryview):
-            kind = type(value).__name__
-            raise FatalCountError("row", f"{name!r} is a {kind}", wanted="text", remedy="Fix the row, or name another field.")
+            remedy = "Fix the row, or name another field (--field)."
+            raise FatalCountError("row", f"{name!r} is {kind_of(value)}", wanted="text", remedy=remedy)
         return value

@@ -6,9 +6,12 @@ from functools import lru_cache
 from pathlib import Path
 
 from zephon_core.errors import SpecError
-from zephon_core.tokenizers import Tokenizer, load_tokenizer
+from zephon_core.store import ArtifactStore
+from zephon_core.tokenizers import Tokenizer, identify_tokenizer, load_tokenizer
 
-__all__ = ["check_length", "checked_tokenizer", "tokenizer_of"]
+__all__ = ["check_length", "checked_tokenizer", "tokenizer_of", "tokenizer_sha256"]
+
+_Stamp = tuple[tuple[str, int, int, int], ...]
 
 
 def checked_tokenizer(tokenizer: str | Path) -> str:
@@ -26,17 +29,27 @@ def check_length(max_length: int | None, *, least: int) -> None:
         raise SpecError("max_length", f"is {max_length!r}", wanted=f"None, or a whole number of at least {least} tokens")
 
 
-def tokenizer_of(path: str) -> Tokenizer:
+def tokenizer_of(path: str, store: ArtifactStore | None = None) -> Tokenizer:
     """Load a tokenizer, or return the one that was loaded from the same files. Raises TokenizerError."""
-    return _load(path, _stamp(Path(path)))
+    return _load(path, _stamp(Path(path)), store.root if store else None)
+
+
+def tokenizer_sha256(path: str, store: ArtifactStore | None = None) -> str:
+    """Return a tokenizer's content identity; one that the store knows is not loaded for it. Raises TokenizerError."""
+    return _identify(path, _stamp(Path(path)), store.root) if store else tokenizer_of(path).content_sha256
 
 
 @lru_cache(maxsize=2)
-def _load(path: str, stamp: tuple[tuple[str, int, int], ...]) -> Tokenizer:
-    return load_tokenizer(path)
+def _load(path: str, stamp: _Stamp, root: Path | None) -> Tokenizer:
+    return load_tokenizer(path, store=ArtifactStore(root) if root else None)
 
 
-def _stamp(path: Path) -> tuple[tuple[str, int, int], ...]:
+@lru_cache(maxsize=8)
+def _identify(path: str, stamp: _Stamp, root: Path) -> str:
+    return identify_tokenizer(path, ArtifactStore(root))
+
+
+def _stamp(path: Path) -> _Stamp:
     files = [path] if path.is_file() else sorted(path.glob("*"))
     states = [(file.name, file.stat()) for file in files if file.is_file()]
-    return tuple((name, state.st_size, state.st_mtime_ns) for name, state in states)
+    return tuple((name, state.st_size, state.st_mtime_ns, state.st_ino) for name, state in states)

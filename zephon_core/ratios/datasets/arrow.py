@@ -131,7 +131,7 @@ class ArrowReader:
         self._messages: list[_Message] | None = None
         self._footer: pa.ipc.RecordBatchFileReader | None = None
 
-    def read(self, part: int, start: int, size: int) -> ColumnRows:
+    def read(self, part: int, start: int, size: int, rows: int) -> ColumnRows:
         """Decode the wanted columns of a record batch."""
         with arrow_errors(self._url), _broken_layout(self._url):
             is_file = self._file.range(0, len(_MAGIC)) == _MAGIC

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from zephon_core.errors import InputError, SpecError
+from zephon_core.errors import InputError, SourceChangedError, SpecError, TransientInputError
 from zephon_core.fingerprint import fingerprint
 from zephon_core.progress import NULL_PROGRESS, Progress
 from zephon_core.ratios.datasets.catalog import Catalog, load_catalog
 from zephon_core.ratios.datasets.files import Tally, reading
-from zephon_core.ratios.datasets.formats import ShardReader, shard_format
-from zephon_core.ratios.datasets.listing import list_files
-from zephon_core.ratios.datasets.model import LocatedRow, Shard, ShardProblem, UnitReader, UnitRows, UnitTable
+from zephon_core.ratios.datasets.formats import AddressableReader, ShardReader, shard_format
+from zephon_core.ratios.datasets.listing import is_unchanged, list_files
+from zephon_core.ratios.datasets.model import LocatedRow, LocatedWindow, Shard, ShardProblem, UnitReader, UnitRows, UnitTable
+from zephon_core.ratios.estimation import check_whole
 from zephon_core.store import ArtifactStore
 
 __all__ = ["Dataset"]
@@ -42,26 +45,28 @@ class Dataset:
     def from_path(
         cls,
         name: str,
-        path: str | Sequence[str],
+        path: str | Path | Sequence[str | Path],
         *,
         format: str | None = None,
-        store: ArtifactStore | None = None,
+        store: ArtifactStore | str | Path | None = None,
         workers: int = 0,
         progress: Progress = NULL_PROGRESS,
     ) -> Dataset:
         """Find out what lies at a path: a directory (all files of known formats below it), a glob, a URL, or a list of them.
 
         format: of every single file, whatever its name says; None tells by suffix, else by content.
-        store: where the catalog is kept; None: `ArtifactStore()`. workers: threads that look at files; 0: a default.
+        store: where the catalog is kept; None: the default store. workers: threads that look at files; 0: a default.
         A file that can't be read becomes a problem of the data set. Raises InputError where there is no file of a known format,
         TransientInputError where the place can't be listed now, MissingExtraError for a format whose package isn't installed.
         """
-        if not name:
-            raise SpecError("name", "is empty", wanted="what to call the data set")
+        if not isinstance(name, str) or not name:
+            raise SpecError("name", f"is {name!r}" if name else "is empty", wanted="what to call the data set")
+        check_whole("workers", workers, least=0)
         if format is not None:
             shard_format(format)
         listing = list_files(path)
-        catalog = load_catalog(listing, format or "", store or ArtifactStore(), workers=workers, progress=progress)
+        opened = store if isinstance(store, ArtifactStore) else ArtifactStore(store or "")
+        catalog = load_catalog(listing, format or "", opened, workers=workers, progress=progress)
         return cls(name, catalog)
 
     def __repr__(self) -> str:
@@ -81,6 +86,18 @@ class Dataset:
     def units(self) -> UnitTable:
         """Everything that can be read on its own."""
         return self._catalog.units
+
+    @property
+    def readable_share(self) -> float:
+        """The share of the stored bytes that lies in shards, and not in problems; those of unknown size count nothing."""
+        stored = sum(shard.stored_bytes for shard in self.shards)
+        unread = sum(problem.stored_bytes for problem in self.problems)
+        return stored / (stored + unread) if stored + unread else float(bool(self.shards))
+
+    @property
+    def formats(self) -> dict[str, int]:
+        """How many shards there are of each format, by its name."""
+        return dict(sorted(Counter(shard.format for shard in self.shards).items()))
 
     def ids(self) -> NDArray[np.int64]:
         """Return the shards' ids, 0 and up: int64 [shards]."""
@@ -125,17 +142,54 @@ class _DatasetReader:
         """See `UnitReader.read`."""
         units = self._catalog.units
         shard = int(units.shard[unit])
-        with reading(self._catalog.shards[shard].url):
-            return self._shard(shard).read(int(units.part[unit]), int(units.start[unit]), int(units.size[unit]))
+        with self._reading(shard):
+            numbers = (units.part, units.start, units.size, units.rows)
+            return self._shard(shard).read(*(int(column[unit]) for column in numbers))
 
     def read_at(self, unit: int, offset: int) -> LocatedRow:
         """See `UnitReader.read_at`."""
         units = self._catalog.units
-        shard = self._catalog.shards[int(units.shard[unit])]
+        number = int(units.shard[unit])
         if not units.addressable[unit]:
+            shard = self._catalog.shards[number]
             raise InputError(shard.url, f"can't be read at a byte: it is {shard.format}, compression {shard.compression}")
-        with reading(shard.url):
-            return self._shard(int(units.shard[unit])).read_at(int(units.start[unit]), int(units.size[unit]), offset)
+        with self._reading(number):
+            return self._shard(number).read_at(int(units.start[unit]), int(units.size[unit]), offset)
+
+    def abridged_at(self, unit: int, offset: int, *, filled: bool = False) -> LocatedRow | None:
+        """See `UnitReader.abridged_at`."""
+        if not self._catalog.units.addressable[unit]:
+            return None
+        with self._addressed(unit) as (reader, start):
+            return reader.abridged_at(start, offset, filled=filled)
+
+    def window_at(self, unit: int, offset: int, path: tuple[str, ...]) -> LocatedWindow | None:
+        """See `UnitReader.window_at`."""
+        if not self._catalog.units.addressable[unit]:
+            return None
+        with self._addressed(unit) as (reader, start):
+            return reader.window_at(start, offset, path)
+
+    @contextmanager
+    def _addressed(self, unit: int) -> Iterator[tuple[AddressableReader, int]]:
+        units = self._catalog.units
+        shard = int(units.shard[unit])
+        with self._reading(shard):
+            yield cast(AddressableReader, self._shard(shard)), int(units.start[unit])
+
+    @contextmanager
+    def _reading(self, shard: int) -> Iterator[None]:
+        """Name the shard in what goes wrong; what is wrong with a file that was changed meanwhile may be right again later."""
+        url = self._catalog.shards[shard].url
+        try:
+            with reading(url):
+                yield
+        except TransientInputError:
+            raise
+        except InputError as error:
+            if all(map(is_unchanged, self._catalog.places[shard].files)):
+                raise
+            raise SourceChangedError(url, "is not what the catalog says") from error
 
     def _shard(self, number: int) -> ShardReader:
         if number in self._open:

@@ -95,8 +95,8 @@ class OpenFile(io.RawIOBase):
         with reading(self.url):
             content = self._remote_range(start, count) if self._local is None else self._local_range(self._local, start, count)
         self._tally.bytes_read += len(content)
-        if len(content) != count:
-            raise cut_short(self.url, start + len(content))
+        if len(content) != count:  # there were that many when it was found
+            raise self._changed()
         return content
 
     def check(self) -> None:
@@ -105,9 +105,10 @@ class OpenFile(io.RawIOBase):
             return
         status = os.fstat(self._descriptor)
         if (status.st_size, str(status.st_mtime_ns)) != (self.size_bytes, self._found.stamp.split("-")[0]):
-            raise SourceChangedError(
-                self.url, "is not what the catalog says", remedy="Run again once nothing writes to it any more."
-            )
+            raise self._changed()
+
+    def _changed(self) -> SourceChangedError:
+        return SourceChangedError(self.url, "is not what the catalog says")
 
     def _local_range(self, path: Path, start: int, count: int) -> bytes:
         if self._descriptor < 0:

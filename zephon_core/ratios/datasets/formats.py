@@ -12,9 +12,19 @@ from typing import Any, NamedTuple, Protocol, cast
 
 from zephon_core.errors import SpecError
 from zephon_core.ratios.datasets.files import FoundFile, OpenFile, Tally
-from zephon_core.ratios.datasets.model import LocatedRow, UnitRows
+from zephon_core.ratios.datasets.model import LocatedRow, LocatedWindow, UnitRows
 
-__all__ = ["FORMATS", "Part", "ShardFormat", "ShardPlace", "ShardReader", "Survey", "open_file", "shard_format"]
+__all__ = [
+    "FORMATS",
+    "AddressableReader",
+    "Part",
+    "ShardFormat",
+    "ShardPlace",
+    "ShardReader",
+    "Survey",
+    "open_file",
+    "shard_format",
+]
 
 _MODULES = {
     "arrow": "arrow",
@@ -55,25 +65,39 @@ class ShardPlace:
 
 @dataclass(frozen=True)
 class Survey:
-    """What probing a shard brought to light. content_sha256: of a file that was read whole anyway, else ""."""
+    """What probing a shard brought to light. content_sha256: of a file that was read whole anyway, else "".
+
+    where: goes into `ShardPlace.where`.
+    """
 
     rows: int
     raw_bytes: int
     parts: tuple[Part, ...]
     content_sha256: str = ""
+    where: Mapping[str, Any] = field(default_factory=dict)
 
 
 class ShardReader(Protocol):
     """Reads one shard. It holds files open until it is closed."""
 
-    def read(self, part: int, start: int, size: int) -> UnitRows:
-        """Read a unit; part, start and size as in the unit table."""
+    def read(self, part: int, start: int, size: int, rows: int) -> UnitRows:
+        """Read a unit; part, start, size and rows as in the unit table."""
 
     def read_at(self, start: int, size: int, offset: int) -> LocatedRow:
         """Read the row that holds byte `offset` of the unit at start, start+size; for addressable units only."""
 
     def close(self) -> None:
         """Close its files."""
+
+
+class AddressableReader(ShardReader, Protocol):
+    """Reads a shard of which units are addressable; start is that of the unit."""
+
+    def abridged_at(self, start: int, offset: int, *, filled: bool) -> LocatedRow | None:
+        """See `UnitReader.abridged_at`."""
+
+    def window_at(self, start: int, offset: int, path: tuple[str, ...]) -> LocatedWindow | None:
+        """See `UnitReader.window_at`."""
 
 
 class ShardFormat(Protocol):

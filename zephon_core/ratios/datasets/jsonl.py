@@ -11,32 +11,30 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import numpy as np
-import orjson
-from numpy.typing import NDArray
-
 from zephon_core.errors import InputError
 from zephon_core.ratios.datasets.files import OpenFile, Tally, cut_short
 from zephon_core.ratios.datasets.formats import Part, ShardPlace, Survey, open_file
-from zephon_core.ratios.datasets.model import BLANK_ROW, LocatedRow, TextColumn, payloads_or_problems
+from zephon_core.ratios.datasets.json_lines import LineRows, payload_or_problem
+from zephon_core.ratios.datasets.long_rows import LongRowFinder, LongRows, abridged, window
+from zephon_core.ratios.datasets.model import LocatedRow, LocatedWindow
 from zephon_core.readers.jsonl import DEFAULT_MAX_ROW_BYTES
-from zephon_core.readers.rows import MAX_DEPTH, RowProblem, is_blank, parse_line, too_long
+from zephon_core.readers.rows import too_long
 from zephon_core.readers.streams import ByteStream, decompressed
 
-__all__ = ["RANGE_BYTES", "JsonlReader", "LineRows", "open_shard", "probe"]
+__all__ = ["RANGE_BYTES", "JsonlReader", "open_shard", "probe"]
 
 RANGE_BYTES = 32 << 20
 WINDOW_BYTES = 4 << 10
 _CHUNK_BYTES = 4 << 20
 _READAHEAD_BYTES = 8 << 20
-_BOM = b"\xef\xbb\xbf"
 
 
 def probe(place: ShardPlace, tally: Tally) -> Survey:
     """Find the ranges of a plain file, or the decompressed size of a compressed one.
 
-    A local plain file is read once, for its lines, its ranges and its SHA-256 together; of a remote one only the places where it
-    is cut are, and its number of lines stays unknown. A compressed file is decompressed wherever it lies.
+    A local plain file is read once, for its lines, its ranges, its long rows and its SHA-256 together; of a remote one only the
+    places where it is cut are: its number of lines stays unknown, and a long row of it is read whole where a byte of it is drawn,
+    since what a stretch of it belongs to shows only from its beginning. A compressed file is decompressed wherever it lies.
     """
     file = open_file(place, tally, readahead_bytes=_READAHEAD_BYTES)
     try:
@@ -70,12 +68,14 @@ def _decompressed_chunks(place: ShardPlace, file: OpenFile) -> Iterator[bytes]:
 
 def _survey_local(file: OpenFile) -> Survey:
     digest = hashlib.sha256()
+    finder = LongRowFinder()
     ends: list[int] = []  # of finished ranges
     lines: list[int] = []  # in each of them
     counted = offset = 0
     last = b"\n"
     while chunk := file.range(offset, _CHUNK_BYTES):
         digest.update(chunk)
+        finder.feed(chunk)
         begin = 0
         while (cut := _next_cut(chunk, offset, begin, ends)) >= 0:
             lines.append(counted + chunk.count(b"\n", begin, cut))
@@ -91,7 +91,8 @@ def _survey_local(file: OpenFile) -> Survey:
         lines.append(counted)
     starts = [0, *ends[:-1]]
     parts = tuple(Part(start, end - start, end - start, rows, True) for start, end, rows in zip(starts, ends, lines, strict=False))
-    return Survey(sum(lines), offset, parts, digest.hexdigest())
+    long_rows = finder.finish()
+    return Survey(sum(lines), offset, parts, digest.hexdigest(), {"long_rows": long_rows} if long_rows else {})
 
 
 def _next_cut(chunk: bytes, offset: int, begin: int, ends: list[int]) -> int:
@@ -138,8 +139,9 @@ class JsonlReader:
         self._tally = tally
         self._max_row_bytes = max_row_bytes
         self._file = OpenFile(place.files[0], tally)
+        self._long_rows = LongRows(place.where.get("long_rows", {}))
 
-    def read(self, part: int, start: int, size: int) -> LineRows:
+    def read(self, part: int, start: int, size: int, rows: int = -1) -> LineRows:
         """Read the lines of a unit."""
         if self._place.compression == "none":
             buffer: bytes | bytearray = self._file.range(start, size)
@@ -163,6 +165,9 @@ class JsonlReader:
         """
         if not 0 <= offset < size:
             raise InputError(self._place.url, f"has no byte {offset:,} in the unit at {start:,}", wanted=f"less than {size:,}")
+        row = self._long_rows.at(start + offset)
+        if row is not None and not row.strings:
+            return LocatedRow(row.start - start, row.length, too_long(row.length, self._max_row_bytes))
         window_start = max(0, offset - WINDOW_BYTES // 2)
         window = self._file.range(start + window_start, min(WINDOW_BYTES, size - window_start))
         before, after = _Side(), _Side()
@@ -181,9 +186,32 @@ class JsonlReader:
             payload = too_long(length, self._max_row_bytes)
         else:
             line = before.content + window[row_start:row_end] + after.content
-            payload = _payload_or_problem(line, start + row_begins == 0, self._max_row_bytes)
+            payload = payload_or_problem(line, start + row_begins == 0, self._max_row_bytes)
         self._file.check()
         return LocatedRow(row_begins, length, payload)
+
+    def abridged_at(self, start: int, offset: int, *, filled: bool) -> LocatedRow | None:
+        """Read the row that holds a byte but for its long strings, if the survey found some in it."""
+        row = self._long_rows.at(start + offset)
+        if row is None:
+            return None
+        payload = abridged(row, self._checked_range, filled=filled, max_row_bytes=self._max_row_bytes)
+        return LocatedRow(row.start - start, row.length, payload)
+
+    def window_at(self, start: int, offset: int, path: tuple[str, ...]) -> LocatedWindow | None:
+        """Read the cell that a byte belongs to, of the long text that a path leads to, if the survey found one in its row."""
+        row = self._long_rows.at(start + offset)
+        text = None if row is None else row.text(path)
+        if row is None or text is None:
+            return None
+        cell = window(row, text, start + offset - row.start, self._checked_range)
+        return LocatedWindow(row.start - start, row.length, *cell)
+
+    def _checked_range(self, start: int, count: int) -> bytes:
+        """Read bytes that the survey has seen. Raises SourceChangedError if they may be others by now."""
+        content = self._file.range(start, count)
+        self._file.check()
+        return content
 
     def _grow_back(self, start: int, stop: int) -> _Side:
         """Read backwards from `stop`, in larger and larger steps, until the end of the line before."""
@@ -242,68 +270,3 @@ class _Side:
     def __init__(self, length: int = 0, content: bytes | None = b"") -> None:
         self.length = length
         self.content = content
-
-
-class LineRows:
-    """The lines of a unit; parsed one by one, as they are asked for."""
-
-    def __init__(self, buffer: bytes | bytearray, *, at_start: bool, max_row_bytes: int = DEFAULT_MAX_ROW_BYTES) -> None:
-        self._view = memoryview(buffer)
-        self._at_start = at_start
-        self._max_row_bytes = max_row_bytes
-        self._bounds = line_bounds(buffer)
-        self.row_bytes: NDArray[np.int64] = np.diff(self._bounds)
-
-    def payload(self, row: int) -> Any:
-        """Parse one line; BLANK_ROW for an empty one. Raises RowProblem."""
-        begin, end = int(self._bounds[row]), int(self._bounds[row + 1])
-        return _parse(bytes(self._view[begin:end]), self._at_start and begin == 0, self._max_row_bytes)
-
-    def payloads(self, rows: Sequence[int]) -> list[Any]:
-        """Parse many lines, a RowProblem in the place of each bad one."""
-        return payloads_or_problems(self, rows)
-
-    def texts(self, path: tuple[str, ...]) -> TextColumn | None:
-        """Return None: texts have no lengths before they are parsed."""
-        return None
-
-
-def line_bounds(buffer: bytes | bytearray) -> NDArray[np.int64]:
-    """Return where lines begin, and the end: int64 [lines + 1]. A last line without its end is one."""
-    numbers = np.frombuffer(buffer, np.uint8)
-    pieces = [
-        np.flatnonzero(numbers[begin : begin + _CHUNK_BYTES] == 0x0A) + (begin + 1) for begin in range(0, len(buffer), _CHUNK_BYTES)
-    ]
-    ends = np.concatenate(pieces).astype(np.int64) if pieces else np.zeros(0, np.int64)
-    tail = [len(buffer)] if len(buffer) and (not len(ends) or ends[-1] != len(buffer)) else []
-    return np.concatenate([np.zeros(1, np.int64), ends, np.array(tail, np.int64)])
-
-
-def _payload_or_problem(line: bytes, first: bool, max_row_bytes: int) -> Any:
-    try:
-        return _parse(line, first, max_row_bytes)
-    except RowProblem as problem:
-        return problem
-
-
-def _parse(line: bytes, first: bool, max_row_bytes: int) -> Any:
-    if first:
-        line = line.removeprefix(_BOM)
-    if len(line) > max_row_bytes + 2:
-        raise too_long(len(line), max_row_bytes)
-    if is_blank(line):
-        return BLANK_ROW
-    return parse_quickly(line.removesuffix(b"\n").removesuffix(b"\r"))
-
-
-def parse_quickly(line: bytes) -> Any:
-    """Parse a line as `parse_line` does, which is asked wherever the quick parser refuses it.
-
-    The two differ in one point: an integer beyond 64 bits becomes a float here. Raises RowProblem.
-    """
-    if line.count(b"[") + line.count(b"{") <= MAX_DEPTH:
-        try:
-            return orjson.loads(line)
-        except orjson.JSONDecodeError:
-            pass
-    return parse_line(line)

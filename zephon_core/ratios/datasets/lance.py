@@ -1,10 +1,16 @@
 """Lance tables, through pylance: a shard is a fragment of the latest version, a unit is a range of its rows.
 
 Deleted rows are none. A shard's identity is that of its data files and its deletion file.
+
+What is broken must not end the process, as it would in three places of the library: it sets memory aside for as many columns as a
+data file's footer names, and for deletions as a broken file of them tells; and while it streams rows it can't hand on an error
+whose text has a zero byte. So footers and deletions are checked before it reads them, and a fragment's first row is taken, which
+reads all that its files say of themselves, before any is streamed.
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
@@ -13,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from zephon_core.errors import InputError, MissingExtraError
 from zephon_core.ratios.datasets.columns import ColumnRows, check_batch
-from zephon_core.ratios.datasets.files import FoundFile, Tally
+from zephon_core.ratios.datasets.files import FoundFile, OpenFile, Tally
 from zephon_core.ratios.datasets.formats import Part, ShardPlace, Survey
 from zephon_core.ratios.datasets.listing import Container, inside
 from zephon_core.ratios.datasets.model import LocatedRow
@@ -26,6 +32,9 @@ __all__ = ["LanceReader", "open_shard", "places", "probe"]
 
 RANGE_ROWS = 16 << 10
 
+_FOOTER = struct.Struct("<QQQIIHH4s")
+_ENTRY_BYTES = 16
+
 
 def places(container: Container) -> list[ShardPlace]:
     """List the fragments of a table's latest version. Raises InputError, MissingExtraError."""
@@ -36,7 +45,7 @@ def places(container: Container) -> list[ShardPlace]:
         for fragment in table.get_fragments():
             metadata = fragment.metadata
             urls = [(inside(container.url, f"data/{file.path}"), int(file.file_size_bytes or 0)) for file in metadata.files]
-            details = {"rows": int(fragment.count_rows()), "fields": [list(file.fields) for file in metadata.files]}
+            details = {"rows": int(metadata.num_rows), "fields": [list(file.fields) for file in metadata.files]}
             if metadata.deletion_file is not None:
                 deletions = metadata.deletion_file
                 urls.append((inside(container.url, deletions.path(metadata.id)), 0))
@@ -48,7 +57,12 @@ def places(container: Container) -> list[ShardPlace]:
 
 
 def probe(place: ShardPlace, tally: Tally) -> Survey:
-    """Cut a fragment into ranges of rows."""
+    """Cut a fragment into ranges of rows. Raises InputError for files that the library would better not see."""
+    for file in place.files:
+        if "/data/" in file.url:
+            _check_footer(file, tally)
+        elif file.url.endswith(".arrow"):
+            _check_deletions(file, tally)
     rows = place.details["rows"]
     raw_bytes = sum(file.bytes for file in place.files if "/data/" in file.url)
     cuts = [*range(0, rows, RANGE_ROWS), rows] if rows else []
@@ -77,8 +91,9 @@ class LanceReader:
             schema = self._table.schema.names
             # No column at all can't be asked for.
             self._columns = None if names is None else [name for name in schema if name in names] or schema[:1]
+            self._fragment.take([0], columns=self._columns)
 
-    def read(self, part: int, start: int, size: int) -> ColumnRows:
+    def read(self, part: int, start: int, size: int, rows: int) -> ColumnRows:
         """Decode the wanted columns of a range of rows."""
         wanted = min(RANGE_ROWS, self._place.details["rows"] - part * RANGE_ROWS)
         with _lance_errors(self._place.url):
@@ -98,6 +113,29 @@ class LanceReader:
 
     def close(self) -> None:
         """Do nothing: the library closes its files itself."""
+
+
+def _check_footer(file: FoundFile, tally: Tally) -> None:
+    """Raise InputError if a data file (of format 2 and later) tells more columns or buffers than it has room to describe."""
+    with OpenFile(file, tally) as handle:
+        content = handle.range(max(0, file.bytes - _FOOTER.size), _FOOTER.size)
+    if len(content) < _FOOTER.size:
+        raise InputError(file.url, f"is no Lance file: it has {file.bytes:,} bytes")
+    *starts, buffers, columns, major, minor, magic = _FOOTER.unpack(content)
+    if magic != b"LANC" or (major, minor) < (0, 3):
+        return  # the library says what is wrong, or reads an older footer
+    if max(starts) > file.bytes or _ENTRY_BYTES * (buffers + columns) > file.bytes:
+        raise InputError(file.url, f"has a broken footer ({columns:,} columns, {buffers:,} buffers in {file.bytes:,} bytes)")
+
+
+def _check_deletions(file: FoundFile, tally: Tally) -> None:
+    """Raise InputError if a file of deleted rows isn't whole."""
+    import pyarrow as pa
+
+    with OpenFile(file, tally) as handle:
+        content = handle.range(0, file.bytes)
+    with arrow_errors(file.url):
+        pa.ipc.open_file(pa.BufferReader(content)).read_all().validate(full=True)
 
 
 def _open(url: str, version: int | None = None) -> Any:

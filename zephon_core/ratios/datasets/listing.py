@@ -2,6 +2,10 @@
 
 Files that aren't data are passed over in directories: hidden ones, those that begin with "_" (`_SUCCESS`), and those whose
 suffix no format has. A folder that MDS, LitData or Lance wrote is one container, whatever files lie in it.
+
+Links are followed, to files and to folders anywhere, each folder once; a link to a folder that holds the listed one is not: it
+would bring in what stands around the data set. What has a shard's name and is no file, such as a link that leads nowhere or a
+pipe, is a problem of the data set.
 """
 
 from __future__ import annotations
@@ -19,9 +23,9 @@ from zephon_core.errors import InputError, SpecError, TransientInputError, Zepho
 from zephon_core.fingerprint import fingerprint
 from zephon_core.ratios.datasets.files import FoundFile, local_stamp, reading
 from zephon_core.ratios.datasets.model import ShardProblem
-from zephon_core.readers.sources import file_system, local_path
+from zephon_core.readers.sources import file_system, local_path, transport_errors
 
-__all__ = ["Container", "Listing", "has_known_suffix", "inside", "list_files", "reason_of"]
+__all__ = ["Container", "Listing", "has_known_suffix", "inside", "is_unchanged", "list_files", "reason_of"]
 
 _JSONL = (".jsonl", ".ndjson", ".json")
 _SUFFIXES = (
@@ -60,7 +64,8 @@ class Listing:
             return ""
         stamps = [[file.url, file.bytes, file.stamp] for file in every]
         containers = [[container.url, container.format] for container in self.containers]
-        return fingerprint("ratios.catalog", 1, files=stamps, containers=containers, format=format)
+        problems = {"problems": [[problem.url, problem.reason] for problem in self.problems]} if self.problems else {}
+        return fingerprint("ratios.catalog", 1, files=stamps, containers=containers, format=format, **problems)
 
     def newest_ns(self) -> int:
         """Return when the youngest local file was last written to, in nanoseconds since 1970; 0 if all are remote."""
@@ -68,31 +73,38 @@ class Listing:
         return max((int(file.stamp.split("-")[0]) for file in every if file.is_local), default=0)
 
 
-def list_files(path: str | Sequence[str]) -> Listing:
+def list_files(path: str | Path | Sequence[str | Path]) -> Listing:
     """Expand paths, directories, globs and URLs; a file that several of them lead to is taken once.
 
     What is named and can't be listed becomes a problem of its own. Raises InputError where nothing at all is found,
     TransientInputError if that may be for the moment only, SpecError for an empty list.
     """
-    paths = [path] if isinstance(path, str | os.PathLike) else list(path)
-    if not paths:
-        raise SpecError("path", "is an empty list", wanted="files, directories, globs or URLs")
+    paths = [path] if isinstance(path, str | os.PathLike) else list(path) if isinstance(path, Iterable) else []
+    if not paths or not all(isinstance(each, str | os.PathLike) for each in paths):
+        words = "is an empty list" if isinstance(path, Sequence) and not paths else f"is {path!r}"
+        raise SpecError("path", words, wanted="files, directories, globs or URLs")
     files: dict[str, FoundFile] = {}
     containers: dict[str, Container] = {}
     problems: dict[str, ShardProblem] = {}
-    for each in map(os.fspath, paths):
+    last: InputError | None = None
+    for each in [os.fspath(path) for path in paths]:
         try:
             for found in _list(each):
                 if isinstance(found, Container):
                     containers[found.url] = found
+                elif isinstance(found, ShardProblem):
+                    problems[found.url] = found
                 else:
                     files[found.url] = found
         except InputError as error:
             problems[each] = ShardProblem(each, reason_of(error, each), isinstance(error, TransientInputError), 0)
             last = error
     if not files and not containers:
-        if problems:
+        if last is not None:
             raise last
+        if problems:
+            first = next(iter(problems.values()))
+            raise InputError(first.url, first.reason, remedy="Mend or remove it.")
         raise InputError(", ".join(map(str, paths[:3])), "holds no file of a known format", wanted=_known())
     return Listing(_by_url(files), _by_url(containers), _by_url(problems))
 
@@ -102,15 +114,17 @@ def _by_url(found: dict[str, _Found]) -> tuple[_Found, ...]:
 
 
 def reason_of(error: ZephonError, url: str) -> str:
-    """Say what is wrong with a file whose URL stands beside it anyway."""
-    return str(error).removeprefix(url).lstrip(": ").rstrip(".")
+    """Say what is wrong with a file whose URL stands beside it anyway, its place in the file last."""
+    reason = str(error).removeprefix(url).lstrip(": ").rstrip(".")
+    place, _, found = reason.partition("): ")
+    return f"{found.rstrip('.')} {place.lstrip()})" if place.startswith("(byte ") else reason
 
 
 def _known() -> str:
     return "JSONL (.gz, .zst), Parquet, Arrow IPC, WebDataset .tar, MDS, LitData or Lance"
 
 
-def _list(text: str) -> Iterator[FoundFile | Container]:
+def _list(text: str) -> Iterator[FoundFile | Container | ShardProblem]:
     path = local_path(text)
     if path is None:
         yield from _list_remote(text)
@@ -122,25 +136,44 @@ def _list(text: str) -> Iterator[FoundFile | Container]:
             if not matches:
                 raise InputError(text, "matches no file")
             for match in matches:
-                yield from _list_local(Path(match), text, globbed=True)
+                odd = None if Path(match).is_dir() else _oddity(os.path.abspath(match))  # noqa: PTH100 - as in _list_local
+                if odd is None:
+                    yield from _list_local(Path(match), text)
+                elif has_known_suffix(match):
+                    yield odd
         else:
             yield from _list_local(path, text)
 
 
-def _list_local(path: Path, text: str, *, globbed: bool = False) -> Iterator[FoundFile | Container]:
+def _list_local(path: Path, text: str) -> Iterator[FoundFile | Container | ShardProblem]:
     status = path.stat()
     absolute = os.path.abspath(path)  # noqa: PTH100 - keeps symbolic links, as Path.absolute does, and drops ".."
     if S_ISREG(status.st_mode):
         yield FoundFile(absolute, status.st_size, local_stamp(status))
     elif S_ISDIR(status.st_mode):
-        yield from sort_out(absolute, _walk(absolute))
-    elif not globbed:
+        found = list(_walk(absolute))
+        yield from sort_out(absolute, [each for each in found if isinstance(each, FoundFile)])
+        yield from (each for each in found if isinstance(each, ShardProblem) and _is_data(each.url[len(absolute) :]))
+    else:
         raise InputError(text, "is no regular file", remedy="It is read more than once: save it to a file first.")
 
 
-def _walk(root: str) -> Iterator[FoundFile]:
-    """Yield every regular file below a directory; linked directories are followed, each once."""
-    seen: set[tuple[int, int]] = set()
+def _oddity(path: str) -> ShardProblem | None:
+    """Say what keeps something from being a file that can be read more than once; None for such a file."""
+    try:
+        return None if S_ISREG(Path(path).stat().st_mode) else ShardProblem(path, "is no regular file", False, 0)
+    except FileNotFoundError:
+        if Path(path).is_symlink():
+            return ShardProblem(path, f"is a link to {Path(path).readlink()}, which isn't there", False, 0)
+        return ShardProblem(path, "was taken away just now", True, 0)
+    except OSError as error:  # links in a circle, permissions
+        return ShardProblem(path, f"can't be reached ({error.strerror})", True, 0)
+
+
+def _walk(root: str) -> Iterator[FoundFile | ShardProblem]:
+    """Yield every regular file below a directory, and everything else that is no directory as a problem."""
+    around = {(status.st_dev, status.st_ino) for status in (parent.stat() for parent in Path(root).resolve().parents)}
+    seen: set[tuple[int, int]] = around
     waiting = [root]
     while waiting:
         directory = waiting.pop()
@@ -153,11 +186,15 @@ def _walk(root: str) -> Iterator[FoundFile]:
                 try:
                     if entry.is_dir():
                         waiting.append(entry.path)
-                    elif entry.is_file():
+                        continue
+                    if entry.is_file():
                         status = entry.stat()
                         yield FoundFile(entry.path, status.st_size, local_stamp(status))
-                except FileNotFoundError:  # a dangling link, or a file that somebody just took away
-                    continue
+                        continue
+                except OSError:
+                    pass
+                if odd := _oddity(entry.path):
+                    yield odd
 
 
 def _list_remote(text: str) -> Iterator[FoundFile | Container]:
@@ -187,6 +224,21 @@ def _remote_file(system: Any, info: dict[str, Any]) -> FoundFile:
     if info.get("size") is None:
         raise InputError(url, "has a size that its server doesn't tell", remedy="Copy it to where sizes are known.")
     return FoundFile(url, int(info["size"]), etag or time, etag)
+
+
+def is_unchanged(file: FoundFile) -> bool:
+    """Tell whether a file is still as its listing showed it, as far as its file system says now."""
+    try:
+        if file.is_local:
+            status = Path(file.url).stat()
+            return (status.st_size, local_stamp(status)) == (file.bytes, file.stamp)
+        system, path = file_system(file.url)
+        system.invalidate_cache()
+        return _remote_file(system, system.info(path)) == file
+    except InputError:
+        return False
+    except transport_errors():
+        return False
 
 
 def sort_out(root: str, files: Iterable[FoundFile]) -> Iterator[FoundFile | Container]:

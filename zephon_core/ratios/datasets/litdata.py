@@ -113,7 +113,7 @@ class LitDataReader:
         self._wanted = wanted_leaves(fields, paths)
         self._unwanted_fields = {field for field, wanted in zip(fields, self._wanted, strict=True) if not wanted}
 
-    def read(self, part: int, start: int, size: int) -> UnitRows:
+    def read(self, part: int, start: int, size: int, rows: int) -> UnitRows:
         """Find all items; those of a plain chunk are read when they are asked for."""
         rows = self._place.details["rows"]
         content = None

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from zephon_core.ratios.datasets.jsonl import parse_quickly
+from zephon_core.ratios.datasets.json_lines import parse_quickly
 from zephon_core.readers.rows import RowProblem
 
 __all__ = ["TreeSpec", "assemble", "decode_leaf", "parse_tree", "top_fields", "wanted_leaves"]

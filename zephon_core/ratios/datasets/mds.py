@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from zephon_core.errors import InputError
 from zephon_core.ratios.datasets.files import FoundFile, OpenFile, Tally, cut_short
 from zephon_core.ratios.datasets.formats import Part, ShardPlace, Survey, open_file
-from zephon_core.ratios.datasets.jsonl import parse_quickly
+from zephon_core.ratios.datasets.json_lines import parse_quickly
 from zephon_core.ratios.datasets.listing import Container, inside
 from zephon_core.ratios.datasets.model import LocatedRow, TextColumn, payloads_or_problems
 from zephon_core.readers.rows import RowProblem
@@ -120,7 +120,7 @@ class MdsReader:
             for name, encoding, size in place.details["columns"]
         ]
 
-    def read(self, part: int, start: int, size: int) -> MdsRows:
+    def read(self, part: int, start: int, size: int, rows: int) -> MdsRows:
         """Find all samples."""
         raw_bytes, rows = self._place.details["raw_bytes"], self._place.details["rows"]
         content = None if self._place.compression == "none" else self._inflated(raw_bytes)

@@ -14,6 +14,7 @@ from zephon_core.readers.rows import RowProblem
 __all__ = [
     "BLANK_ROW",
     "LocatedRow",
+    "LocatedWindow",
     "Shard",
     "ShardProblem",
     "TextColumn",
@@ -75,8 +76,8 @@ class ShardProblem:
 class UnitTable:
     """Everything that can be read on its own, in canonical order: by shard, then by position in the shard. All are [units].
 
-    shard (int32): index into the data set's shards. part (int32): row group, record batch, range or fragment in the shard.
-    start (int64): first byte of a JSONL unit in its shard's decompressed bytes, 0 for other formats.
+    shard (int32): index into the data set's shards. part (int32): its number in the shard.
+    start (int64): first byte of a JSONL unit in its shard's decompressed bytes, first row of a Parquet unit in its shard, else 0.
     size (int64): weight to draw it by, positive: decoded bytes. For JSONL exactly the bytes of its lines, so that the sizes of
     a shard's units add up to its raw bytes. stored_bytes (int64): what reading it costs off the disk or wire.
     rows (int64): -1 where unknown. addressable (bool): `UnitReader.read_at` works on it.
@@ -152,6 +153,22 @@ class LocatedRow:
     payload: Any
 
 
+@dataclass(frozen=True)
+class LocatedWindow:
+    """A cell of a long text in a row that is not read whole, and what stands around it.
+
+    start, length: the row's place in its unit, in bytes. text: the cell is its characters begin to end.
+    shared: how many of the row's bytes belong to this cell; each byte of the row belongs to one.
+    """
+
+    start: int
+    length: int
+    text: str
+    begin: int
+    end: int
+    shared: int
+
+
 class UnitReader(Protocol):
     """Reads units of one data set; belongs to one thread. Sources are never written to, and nothing is put beside them.
 
@@ -167,6 +184,18 @@ class UnitReader(Protocol):
 
     def read_at(self, unit: int, offset: int) -> LocatedRow:
         """Read the row that holds byte `offset` of an addressable unit, and little else. Raises as `read` does."""
+
+    def abridged_at(self, unit: int, offset: int, *, filled: bool = False) -> LocatedRow | None:
+        """Read the row that holds byte `offset` of a unit, but for its long strings; None unless it is known to have some.
+
+        They are empty, then; filled: those that names lead to become others of as many characters. Raises as `read` does.
+        """
+
+    def window_at(self, unit: int, offset: int, path: tuple[str, ...]) -> LocatedWindow | None:
+        """Read the cell of a long text that byte `offset` of a unit belongs to; None unless the row is known to have one.
+
+        path: of the text; a row that is nothing but a text is that text, whatever the path. Raises as `read` does.
+        """
 
 
 def payloads_or_problems(rows: UnitRows, wanted: Sequence[int]) -> list[Any]:

@@ -24,7 +24,7 @@ from zephon_core.store import ArtifactStore
 
 __all__ = ["Surveyed", "survey_listing"]
 
-_SURVEY_VERSION = 1
+_SURVEY_VERSION = 2
 _HEAD_BYTES = 4096
 _NEAR_WORKERS = 8
 _FAR_WORKERS = 32
@@ -123,7 +123,7 @@ class _Surveyor:
         else:
             survey, identity = self._survey_file(place, place.files[0])
         shard = Shard(place.url, place.format, place.compression, survey.rows, survey.raw_bytes, stored_bytes, identity)
-        return Surveyed(shard, place, survey.parts)
+        return Surveyed(shard, replace(place, where={**place.where, **survey.where}), survey.parts)
 
     def _survey_file(self, place: ShardPlace, file: FoundFile) -> tuple[Survey, str]:
         """Survey a file that is a shard of its own, or recall what an earlier survey told; its content is its identity."""
@@ -183,6 +183,7 @@ def _told(survey: Survey) -> dict[str, Any]:
         "raw_bytes": survey.raw_bytes,
         "parts": [list(part) for part in survey.parts],
         "content_sha256": survey.content_sha256,
+        "where": dict(survey.where),
     }
 
 
@@ -191,6 +192,7 @@ def _recalled(known: Mapping[str, Any]) -> Survey | None:
         survey = known["survey"]
         if not isinstance(known["sha256"], str):
             return None
-        return Survey(survey["rows"], survey["raw_bytes"], tuple(Part(*part) for part in survey["parts"]), survey["content_sha256"])
+        parts = tuple(Part(*part) for part in survey["parts"])
+        return Survey(survey["rows"], survey["raw_bytes"], parts, survey["content_sha256"], survey["where"])
     except (KeyError, TypeError):
         return None

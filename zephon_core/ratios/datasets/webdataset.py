@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from zephon_core.errors import InputError
 from zephon_core.ratios.datasets.files import OpenFile, Tally, cut_short
 from zephon_core.ratios.datasets.formats import Part, ShardPlace, Survey, open_file
-from zephon_core.ratios.datasets.jsonl import parse_quickly
+from zephon_core.ratios.datasets.json_lines import parse_quickly
 from zephon_core.ratios.datasets.model import LocatedRow, TextColumn, payloads_or_problems
 from zephon_core.readers.rows import RowProblem
 
@@ -62,11 +62,11 @@ class TarReader:
         self._file = open_file(place, tally, readahead_bytes=_READAHEAD_BYTES)
         self._paths = paths
 
-    def read(self, part: int, start: int, size: int) -> TarRows:
+    def read(self, part: int, start: int, size: int, rows: int) -> TarRows:
         """Find all rows; their members are read when they are asked for."""
-        rows = [[member for member in row if _is_wanted(member.field, self._paths)] for row in _rows(self._file)]
+        found = [[member for member in row if _is_wanted(member.field, self._paths)] for row in _rows(self._file)]
         self._file.check()
-        return TarRows(rows, self._file)
+        return TarRows(found, self._file)
 
     def read_at(self, start: int, size: int, offset: int) -> LocatedRow:
         """Refuse: which row holds a byte is not known before all headers are read."""

@@ -41,16 +41,21 @@ class Estimate:
         return (self.high - self.low) / 2 / self.mean if self.mean > 0 else math.inf
 
 
-def combine_rounds(rounds: Sequence[Float64], confidence: float) -> Estimate:
+def combine_rounds(rounds: Sequence[Float64], confidence: float, *, looks: int = 1, most: float = 0.0) -> Estimate:
     """Estimate the mean of a value over the axis from the draws of one or more rounds, each of `draw_positions`.
 
     rounds: float64 [draws of the round] each, in the order of the positions, NaN where a draw could not be measured. A round
-    counts in proportion to its draws.
+    counts in proportion to its draws. looks: how many places a draw's value is the mean of. most: the largest value that a
+    place may have, of which the draws need not have met any; 0: as large as those that they met.
 
     Of independent draws of equal probability in strata of equal length, the mean of all is unbiased, and the sum over strata of
     the squared half differences, over the squared number of strata, is an unbiased estimate of its variance (Cochran 1977,
     5.12; Hansen and Hurwitz 1943 for draws in proportion to size). Draws whose partner failed are paired with the next such
     one (collapsed strata), which only widens the interval. Degrees of freedom are Satterthwaite's (1946).
+
+    Where few draws differ from the rest, or none, their differences say little of what wasn't met. n looks that all found the same
+    leave room, at confidence c, for a share of -ln((1 - c) / 2) / n of the axis with anything in it (the rule of three; Hanley and
+    Lippman-Hand 1983): the interval has that much more width, and the less of it the more draws the variance is made of.
     Raises SpecError for fewer than two measured draws.
     """
     measured = [values[~np.isnan(values)] for values in rounds]
@@ -63,7 +68,9 @@ def combine_rounds(rounds: Sequence[Float64], confidence: float) -> Estimate:
     parts = np.concatenate([_squared_differences(values) for values in rounds]) / count**2
     variance = float(parts.sum())
     freedom = variance**2 / float((parts**2).sum()) if variance > 0 else float(max(len(parts), 1))
-    half = _t_quantile(confidence, freedom) * math.sqrt(variance)
+    contributing = max(1.0, freedom) if variance > 0 else 1.0
+    unmet = -math.log((1 - confidence) / 2) / (count * looks) * max(0.0, most - mean) / math.sqrt(contributing)
+    half = math.hypot(_t_quantile(confidence, freedom) * math.sqrt(variance), unmet)
     simple = float(everything.var(ddof=1)) / count
     return Estimate(
         mean=mean,

@@ -1,0 +1,102 @@
+"""What a person does in Prefect's UI to get token ratios: fill the form, run, read the table and the page, run again."""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+
+import pytest
+from ratio_inputs import make_dataset, make_tokenizer
+from shared_service import Running, wait_for
+from steered import Browser
+
+pytestmark = pytest.mark.browser
+
+SETS = ("web", "code")
+MEASURED = [f"calibrate-{name}" for name in SETS]
+
+
+def test_bad_values_are_refused_in_the_form(
+    browser: Browser, prefect_service: Running, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("ratios")
+    deployment = prefect_service.get("/deployments/name/token-ratios/manual")
+    browser.open(f"/v2/deployments/deployment/{deployment['id']}")
+    browser.click("Run")
+    browser.click("Custom run")
+    browser.sees("Parameters")
+    for number, name in enumerate(SETS, 1):
+        browser.click("Add item")
+        path = f"//label[normalize-space()='Data sets']/following::textarea[{number}]"
+        added = browser.wait_until(lambda path=path: browser.driver.find_element("xpath", path), "a new line")
+        browser.fill(added, f"{name}={make_dataset(folder, name)}")
+    browser.fill(browser.field("Tokenizer"), str(make_tokenizer(folder)))
+    browser.fill(browser.field("Store"), str(folder / "store"))
+    browser.fill(browser.field("Name"), "no good")
+    browser.click("Submit")
+    browser.sees("'no good' does not match")
+    browser.fill(browser.field("Name"), "by-hand")
+    browser.sees_no_more("does not match")
+    browser.fill(browser.field("Confidence"), "2")
+    browser.click("Submit")
+    browser.sees("2 is greater than or equal to the maximum of 1")
+    browser.picture("ratio-form-with-a-bad-value")
+    assert browser.driver.current_url.split("?")[0].endswith("/run")
+
+
+def test_a_run_from_the_form_measures_each_data_set(browser: Browser, prefect_service: Running) -> None:
+    browser.fill(browser.field("Confidence"), "0.9")
+    browser.sees_no_more("greater than or equal")
+    browser.click("Submit")
+    assert open_run(browser, prefect_service, 1) == dict.fromkeys(("identify", *MEASURED, "prime"), "Completed")
+
+
+def test_its_table_and_page_tell_ratios_with_intervals(browser: Browser, prefect_service: Running) -> None:
+    browser.click("Artifacts")
+    browser.click_link_with("ratios-by-hand-steps")
+    for words in ("Tokens a byte of each data set of by-hand", "tokens a byte", *SETS, "fingerprint"):
+        browser.sees(words)
+    browser.picture("ratio-table")
+    browser.driver.back()
+    browser.click_link_with("ratios-by-hand-report")
+    browser.sees("Token ratios of by-hand")
+    interval = re.compile(r"^(web|code) (0\.\d{6}) (0\.\d{6}) to (0\.\d{6}) measured$", re.MULTILINE)
+    rows = browser.wait_until(lambda: interval.findall(browser.text()), "the intervals")
+    assert [row[0] for row in rows] == list(SETS) and all(low <= ratio <= high for _, ratio, low, high in rows)
+    browser.picture("ratio-page")
+    browser.driver.back()
+
+
+def test_the_same_run_again_is_cached(browser: Browser, prefect_service: Running) -> None:
+    browser.click("Open menu")
+    browser.click("Copy to new run")
+    browser.sees("Parameters")
+    assert browser.field("Name").get_attribute("value") == "by-hand"
+    browser.click("Submit")
+    expected = {"identify": "Completed", **dict.fromkeys(MEASURED, "Cached"), "prime": "Completed"}
+    assert open_run(browser, prefect_service, 2) == expected
+    browser.picture("ratio-cached")
+
+
+def open_run(browser: Browser, service: Running, number: int) -> dict[str, str]:
+    """Open the page of the latest run of the form once it has ended, and read the states of its tasks there."""
+
+    def look() -> str:
+        wanted = {"flow_runs": {"name": {"any_": ["ratios-by-hand"]}}, "sort": "START_TIME_DESC"}
+        runs = service.post("/flow_runs/filter", wanted)
+        if len(runs) < number or runs[0]["state_type"] != "COMPLETED":
+            return ""
+        steps = service.post("/task_runs/filter", {"flow_runs": {"id": {"any_": [runs[0]["id"]]}}})
+        return str(runs[0]["id"]) if sum(step["state_type"] == "COMPLETED" for step in steps) == 2 + len(SETS) else ""
+
+    browser.open(f"/v2/runs/flow-run/{wait_for(look, 'the end of the run')}")
+    browser.sees("Completed")
+    browser.click("Task Runs")
+
+    def read() -> dict[str, str]:
+        lines = browser.text().splitlines()
+        steps = {line.replace("-by-hand", "", 1): state for line, state in pairwise(lines) if "-by-hand" in line}
+        found = {step: state for step, state in steps.items() if state in ("Completed", "Cached") and not step.startswith("ratios")}
+        return found if len(found) == 2 + len(SETS) else {}
+
+    return dict(browser.wait_until(read, "the task runs that have ended"))
