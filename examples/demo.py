@@ -133,7 +133,7 @@ def _measure_ratios(variables: dict[str, str]) -> None:
         "run": {"store": str(STORE), "output": str(FOLDER / "ratios")},
     }
     result = _run_flow("token_ratios", config, variables)
-    table = _table("data set", "tokens a byte", "interval", "draws", "read", "s", "exact", "off by", "s ")
+    table = _table("data set", "tokens/byte", "interval", "draws", "read", "s", "exact", "off by", "s ")
     for name, folder in folders.items():
         ratio = result["ratios"][name]
         exact, exact_s = _count(name, folder)

@@ -136,7 +136,7 @@ def _rows(spec: RatioSpec, result: RatioResult, store: ArtifactStore) -> list[di
                 "from": None if low is None else round(low, 6),
                 "to": None if high is None else round(high, 6),
                 "draws": ratio.draws,
-                "read": format_amount(ratio.bytes_read, "B"),
+                "read": format_amount(0 if outcome is None or outcome.cached else ratio.bytes_read, "B"),
                 "seconds": outcome.document.seconds if outcome else 0.0,
                 "remark": ratio.reason,
                 "fingerprint": outcome.document.key if outcome else "",

@@ -364,3 +364,20 @@ def test_formats_side_by_side_and_what_is_left_out_are_told(
 def test_one_known_ratio_is_named_once() -> None:
     ratios = {"a": TokenRatio(0.5, "measured"), "b": TokenRatio(0.25, "fallback", reason="it is away")}
     assert "were that a's (0.5), 2 times the tokens wanted" in fallback_message(ratios)
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_a_data_set_that_lacks_a_file_shares_no_document_with_one_that_is_whole(
+    tmp_path: Path, store: ArtifactStore, broken: bool
+) -> None:
+    place = make_dataset(tmp_path / "data", "a")
+    reasons = []
+    for left_out in (broken, not broken):
+        if left_out:
+            (place / "cut.parquet").write_bytes(b"nothing of the kind")
+        else:
+            (place / "cut.parquet").unlink(missing_ok=True)
+        made = Dataset.from_path("a", str(place), store=store)
+        reasons.append(prime_token_ratios(datasets=[made], estimation=COUNT, counting=None, store=store)["a"].reason)
+    assert [bool(reason) for reason in reasons] == [broken, not broken]
+    assert len(RatioDocuments(store).all()) == 2

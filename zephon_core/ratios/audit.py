@@ -17,7 +17,7 @@ from zephon_core.ratios.counting.fields import in_words
 from zephon_core.ratios.documents import RatioDocuments
 from zephon_core.ratios.drift import ROUNDING, Drift, check_drift
 from zephon_core.ratios.estimation import TokenRatio
-from zephon_core.ratios.measuring import Measuring, tell_of
+from zephon_core.ratios.measuring import Measuring, naming_fields, tell_of
 from zephon_core.ratios.run import measuring_of, openers_of, warn_of_specials
 from zephon_core.ratios.specs import RatioRun, RatioSpec, split_pair
 from zephon_core.store import ArtifactStore
@@ -78,14 +78,15 @@ def _counted(
     if isinstance(dataset, TransientInputError):
         raise dataset
     tell_of(dataset)
-    counted = count_tokens(
-        dataset,
-        measuring.counting,
-        replay=measuring.replay,
-        measure=measuring.estimation.load_measure(),
-        run=run,
-        progress=progress,
-    )
+    with naming_fields(dataset):
+        counted = count_tokens(
+            dataset,
+            measuring.counting,
+            replay=measuring.replay,
+            measure=measuring.estimation.load_measure(),
+            run=run,
+            progress=progress,
+        )
     ratio = counted.tokens_per_byte
     figures: dict[str, Any] = {
         "tokens_per_byte": ratio,

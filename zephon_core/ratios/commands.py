@@ -328,15 +328,14 @@ def _precision(ratio: dict[str, Any], interval: str = "interval", value: str = "
     return "exact" if low == high else f"±{(high - low) / 2 / ratio[value]:.2%}" if ratio[value] else ""
 
 
-_LONGEST_REMARK = 60
+_LONGEST_REMARK = {"fallback": 60, "measured": 120}
 
 
 def _remark(ratio: dict[str, Any]) -> str:
-    """Shorten what a warning has told in full."""
+    """Shorten a reason: of a guess, a warning has told it in full; of the others, `ratios show` does."""
     reason = str(ratio.get("reason") or "")
-    return (
-        reason if ratio["source"] != "fallback" or len(reason) <= _LONGEST_REMARK else f"{reason[: _LONGEST_REMARK - 1].rstrip()}…"
-    )
+    most = _LONGEST_REMARK.get(ratio["source"], len(reason))
+    return reason if len(reason) <= most else f"{reason[: most - 1].rstrip()}…"
 
 
 def _loss(ratios: dict[str, Any]) -> tuple[str, ...]:
@@ -397,7 +396,7 @@ def _show_counts(result: dict[str, Any]) -> None:
         counted = "all" if ratio["design"] == "exact" else f"{min(ratio['counted_share'], 0.9999):.2%}"
         figures = ("none" if value is None else f"{value:.6f}", *(_loss_figures(ratio)[:1] if loss else ()), counted)
         estimate = (_holding(ratio.get("estimate")),) if held else ()
-        table.add_row(name, *figures, *estimate, format_amount(ratio["bytes_read"], "B"), ratio["reason"])
+        table.add_row(name, *figures, *estimate, format_amount(ratio["bytes_read"], "B"), _remark(ratio))
     _print(table)
     for name, ratio in ratios.items():
         told = sum(ratio.get("unreadable", {}).values())  # as warnings, when the data set was opened

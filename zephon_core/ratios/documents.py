@@ -129,7 +129,7 @@ class RatioDocument(BaseModel):
                 return None
             document = cls.model_validate(content)
             genuine = document.key == (key or document.key) == ratio_key(document.inputs)
-        except (ValidationError, TypeError, ValueError):
+        except (ValidationError, TypeError, ValueError, LookupError, AttributeError):
             return None
         return document if genuine else None
 

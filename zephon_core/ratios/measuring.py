@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
+import re
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import BrokenExecutor
 from typing import TYPE_CHECKING, Any, Protocol
 
 from zephon_core.errors import (
     FatalCountError,
+    InputError,
     LeaseHeldError,
     MissingExtraError,
     SpecError,
@@ -29,11 +32,13 @@ if TYPE_CHECKING:
     from zephon_core.ratios.datasets import Dataset
     from zephon_core.store import ArtifactStore
 
-__all__ = ["AlreadyOpen", "Measuring", "Opener", "reach", "tell_of"]
+__all__ = ["AlreadyOpen", "Measuring", "Opener", "naming_fields", "reach", "tell_of"]
 
 _logger = logging.getLogger(__name__)
 
 _PROBLEMS_TOLD = 20
+_NAMES_TOLD = 8
+_HAS_NO = re.compile(r"(:\d+| \([^)]*\)): has no '[^']*'")
 # Wrong for every data set, or the training's own failure come early.
 _STOP_EVERYTHING = (FatalCountError, LeaseHeldError, MissingExtraError, SpecError, TokenizerError)
 
@@ -63,7 +68,9 @@ class Measuring:
         if self.counting is None and self.estimation.measure is None:
             raise SpecError("counting", "is missing", remedy="Name the tokenizer, give measure=, or pin the ratios.")
         identities = {"seed": self.seed, "estimation": self.estimation.identity(), "dataset": dataset.fingerprint}
-        return {**identities, **self._counted()}
+        # What is left out is no part of the content, but of what is said of it.
+        left_out = {"unreadable": sorted(problem.stored_bytes for problem in dataset.problems)} if dataset.problems else {}
+        return {**identities, **left_out, **self._counted()}
 
     def _counted(self) -> dict[str, Any]:
         if self.estimation.measure is not None:  # which gets rows as they are
@@ -88,7 +95,8 @@ class Measuring:
         started = time.monotonic()
         retryable = False
         try:
-            measurement = _calibrate(self, dataset, progress)
+            with naming_fields(dataset):
+                measurement = _calibrate(self, dataset, progress)
             retryable = bool(measurement.pop("retryable", False))
         except _STOP_EVERYTHING:
             raise
@@ -161,6 +169,30 @@ def reach(name: str, opener: Opener, measuring: Measuring, documents: RatioDocum
     document = measuring.unreachable(name, opener.place, failure)
     documents.keep(document)
     return Outcome(document=document, cached=False, stored=False)
+
+
+@contextlib.contextmanager
+def naming_fields(dataset: Dataset) -> Iterator[None]:
+    """Add to the error of a row that lacks a column what its file has: of such a row nothing else was read."""
+    try:
+        yield
+    except FatalCountError as error:
+        url = next(
+            (shard.url for shard in dataset.shards if _HAS_NO.fullmatch(f"{error.where}: {error.found}".removeprefix(shard.url))),
+            "",
+        )
+        names = _names(dataset, url)
+        if not names:
+            raise
+        found = f"{error.found}, but {', '.join(names[:_NAMES_TOLD])}"
+        raise FatalCountError(error.where, found, wanted=error.wanted, remedy=error.remedy) from error
+
+
+def _names(dataset: Dataset, url: str) -> list[str]:
+    try:
+        return dataset.names_in(url)
+    except InputError:  # nor can that be read
+        return []
 
 
 def tell_of(dataset: Dataset) -> None:

@@ -263,7 +263,7 @@ def unfit_formats(kind: ExportFormat, datasets: Mapping[str, Dataset]) -> list[s
         return ["megatron: Megatron-LM reads its own tokenized files (.bin, .idx): put their prefixes in place of these paths"]
     format, words = _READ_BY.get(kind, ("", ""))
     unfit = [name for name, dataset in datasets.items() if format and set(dataset.formats) != {format}]
-    return [f"{kind.value}: {words}, which {', '.join(unfit)} isn't: convert it, and correct its place"] if unfit else []
+    return [f"{kind.value}: {words}: convert {', '.join(unfit)} first, and correct the place"] if unfit else []
 
 
 def _for_mixture(spec: RatioSpec, run: RatioRun, priming: Priming, progress: Progress) -> dict[str, Dataset]:

@@ -310,6 +310,7 @@ class _UnitDraws:
         self._weights = rows.row_bytes + _ROW_BYTES
         self._ends = np.cumsum(self._weights)
         self._scale = float(self._ends[-1]) / size if len(self._ends) else 0.0
+        self._latest = (-1, b"")  # the long text that was looked at last, and most likely is next
 
     def around(self, place: float, visits: int) -> list[_Found]:
         """Return the rows at a place in the unit, 0 to 1, and at others at even distances from it, or stretches of long ones."""
@@ -334,7 +335,9 @@ class _UnitDraws:
         found = self._found(row)
         if self._texts is not None:
             try:
-                return _stretch(self._texts.text(row).encode("utf-8", "surrogatepass"), inside, found)
+                if self._latest[0] != row:
+                    self._latest = (row, self._texts.text(row).encode("utf-8", "surrogatepass"))
+                return _stretch(self._latest[1], inside, found)
             except RowProblem as problem:
                 found.payload = problem
         return found

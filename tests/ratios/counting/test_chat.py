@@ -212,8 +212,8 @@ def test_rows_that_deliver_nothing(byte_level):
     ("row", "message"),
     [
         ({"text": "a"}, "has no 'messages'"),
-        ({"messages": "a text"}, "'messages' is a str"),
-        ({"messages": 5}, "'messages' is a int"),
+        ({"messages": "a text"}, "'messages' is a text"),
+        ({"messages": 5}, "'messages' is a number"),
         ({"messages": ["hello"]}, "message 1 of 'messages' has no role"),
         ({"messages": [{"role": "user", "content": "a"}, {"content": "b"}]}, "message 2 of 'messages' has no role"),
         ({"messages": [{"role": "system", "content": "a"}]}, "Only user and assistant roles are supported!"),

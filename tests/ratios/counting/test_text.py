@@ -138,6 +138,8 @@ def test_the_plan_says_what_it_needs(byte_level):
         ({"max_length": "9"}, "at least 1 tokens"),
         ({"max_length": 9.5}, "at least 1 tokens"),
         ({"truncation": True}, "to truncate or split at"),
+        ({"truncation": "no", "max_length": 9}, "truncation: is 'no', expected True or False"),
+        ({"split_long_samples": 1, "max_length": 9}, "split_long_samples: is 1, expected True or False"),
         ({"split_long_samples": True}, "to truncate or split at"),
         ({"truncation": True, "split_long_samples": True, "max_length": 9}, "one of them"),
         ({"truncation": True, "max_length": 2}, "room for more than the 2 special tokens"),
@@ -197,5 +199,6 @@ def test_messages_name_what_there_is(byte_level):
         with pytest.raises(FatalCountError, match=f"'text' is {kind}, expected text"):
             plan.count([{"text": value}])
     assert "none found in the first rows, which have f, n; name the field" in counter.plan([{"n": 1, "f": 2.0}]).description
+    assert "which have doc.body.text; name" in counter.plan([{"doc": {"body": {"text": "x"}}}]).description
     with pytest.raises(SpecError, match="field: is 5"):
         TextTokenCountingSpec(byte_level, field=5)

@@ -105,3 +105,17 @@ def test_a_broken_index_costs_its_folder(index: bytes, tmp_path: Path, opened: O
     assert len(dataset.shards) == 3
     assert len(dataset.problems) == 1
     assert dataset.problems[0].url == f"{folder}/broken"
+
+
+@pytest.mark.parametrize("value", [None, "x", [], ["x"], [[5]], {"a": 1}, True, -1, 10**30])
+@pytest.mark.parametrize("key", ["column_names", "column_encodings", "column_sizes", "samples", "raw_data", "bytes"])
+def test_an_index_of_another_shape_costs_its_folder(key: str, value: Any, tmp_path: Path, opened: Opener) -> None:
+    folder = tmp_path / "set"
+    shutil.copytree(GOLDEN / "mds" / "plain", folder / "broken")
+    shutil.copytree(GOLDEN / "mds" / "zstd", folder / "whole")
+    index = json.loads((folder / "broken" / "index.json").read_text())
+    (index["shards"][0]["raw_data"] if key == "bytes" else index["shards"][0])[key] = value
+    (folder / "broken" / "index.json").write_text(json.dumps(index))
+    dataset = opened(folder)
+    assert len(dataset.shards) == 3
+    assert [problem.url for problem in dataset.problems] == [f"{folder}/broken"]

@@ -15,7 +15,7 @@ from zephon_core.ratios.counting.fields import MISSING, kind_of, label, look_up,
 from zephon_core.ratios.counting.lengths import refuse_surrogates
 from zephon_core.ratios.counting.plans import COUNTED, WITH_LOSS, Count, NotTexts
 from zephon_core.ratios.counting.template import ChatTemplate, Rendered, load_chat_template, read_template
-from zephon_core.ratios.counting.tokenizer import check_length, checked_tokenizer, tokenizer_of, tokenizer_sha256
+from zephon_core.ratios.counting.tokenizer import check_length, check_switch, checked_tokenizer, tokenizer_of, tokenizer_sha256
 from zephon_core.ratios.datasets.model import BLANK_ROW
 from zephon_core.store import ArtifactStore
 from zephon_core.tokenizers import Tokenizer, TokenizerBackend
@@ -59,6 +59,9 @@ class ChatTokenCountingSpec:
         parse_path(self.tools_field, where="tools_field")
         if self.chat_template is not None:
             object.__setattr__(self, "chat_template", read_template(self.chat_template))
+        check_switch("loss_tokens", self.loss_tokens)
+        if not isinstance(self.template_options, Mapping):
+            raise SpecError("template_options", f"are {self.template_options!r}", wanted="a mapping {variable: value}")
         if reserved := sorted(_RESERVED.intersection(self.template_options)):
             raise SpecError("template_options", f"set {', '.join(reserved)}", wanted="only variables of the template's own")
         try:

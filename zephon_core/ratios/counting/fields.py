@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,6 +31,7 @@ FieldPath = tuple[str, ...]
 TEXT_KEYS = ("text", "content", "document", "body", "markdown", "raw_content")
 TOKEN_KEYS = ("input_ids", "tokens", "token_ids")
 _VOTERS = 8
+_DEEPEST = 3
 
 
 class _Missing:
@@ -107,12 +108,22 @@ def kind_of(value: Any) -> str:
         return "a number"
     if isinstance(value, list | tuple | np.ndarray):
         return "a list"
+    if isinstance(value, str):
+        return "a text"
     return "an object" if isinstance(value, Mapping) else f"of type {type(value).__name__}"
 
 
 def names_of(prefix: Sequence[Any]) -> list[str]:
-    """List the names in the first rows, the first eight of them in alphabetical order."""
-    return sorted({str(key) for payload in prefix if isinstance(payload, Mapping) for key in payload})[:8]
+    """List the paths to values in the first rows, the first eight of them in alphabetical order."""
+    return sorted({path for payload in prefix if isinstance(payload, Mapping) for path in _paths(payload, _DEEPEST)})[:8]
+
+
+def _paths(payload: Mapping[Any, Any], depth: int) -> Iterator[str]:
+    for key, value in payload.items():
+        if isinstance(value, Mapping) and value and depth:
+            yield from (f"{key}.{path}" for path in _paths(value, depth - 1))
+        else:
+            yield str(key)
 
 
 def in_words(error: BaseException) -> str:

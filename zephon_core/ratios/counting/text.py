@@ -15,7 +15,7 @@ from zephon_core.ratios.counting.fields import MISSING, FieldPath, as_text, kind
 from zephon_core.ratios.counting.lengths import TokenLengths
 from zephon_core.ratios.counting.plans import COUNTED, Count
 from zephon_core.ratios.counting.pretokenized import PretokenizedPlan
-from zephon_core.ratios.counting.tokenizer import check_length, checked_tokenizer, tokenizer_of, tokenizer_sha256
+from zephon_core.ratios.counting.tokenizer import check_length, check_switch, checked_tokenizer, tokenizer_of, tokenizer_sha256
 from zephon_core.ratios.counting.windows import WindowCounter
 from zephon_core.ratios.datasets.model import BLANK_ROW
 from zephon_core.store import ArtifactStore
@@ -61,6 +61,8 @@ class TextTokenCountingSpec:
                 raise SpecError(name, f"is {value!r}", wanted=" or ".join(get_args(modes)))
             object.__setattr__(self, name, value)
         check_length(self.max_length, least=1)
+        check_switch("truncation", self.truncation)
+        check_switch("split_long_samples", self.split_long_samples)
         if self.truncation and self.split_long_samples:
             raise SpecError("truncation", "is set, and so is split_long_samples", wanted="one of them at most")
         if self.max_length is None and (self.truncation or self.split_long_samples):

@@ -9,7 +9,7 @@ from zephon_core.errors import SpecError
 from zephon_core.store import ArtifactStore
 from zephon_core.tokenizers import Tokenizer, identify_tokenizer, load_tokenizer
 
-__all__ = ["check_length", "checked_tokenizer", "tokenizer_of", "tokenizer_sha256"]
+__all__ = ["check_length", "check_switch", "checked_tokenizer", "tokenizer_of", "tokenizer_sha256"]
 
 _Stamp = tuple[tuple[str, int, int, int], ...]
 
@@ -27,6 +27,12 @@ def check_length(max_length: int | None, *, least: int) -> None:
         return
     if isinstance(max_length, bool) or not isinstance(max_length, int) or max_length < least:
         raise SpecError("max_length", f"is {max_length!r}", wanted=f"None, or a whole number of at least {least} tokens")
+
+
+def check_switch(where: str, value: bool) -> None:
+    """Raise SpecError for what is neither True nor False: "no" would be taken for True."""
+    if not isinstance(value, bool):
+        raise SpecError(where, f"is {value!r}", wanted="True or False")
 
 
 def tokenizer_of(path: str, store: ArtifactStore | None = None) -> Tokenizer:

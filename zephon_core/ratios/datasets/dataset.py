@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import cast
@@ -110,6 +110,17 @@ class Dataset:
     def raw_bytes(self) -> NDArray[np.int64]:
         """Return each shard's raw bytes: int64 [shards]."""
         return self._catalog.shard_arrays["raw_bytes"]
+
+    def names_in(self, url: str) -> list[str]:
+        """Return the names that the first row of a shard has, in alphabetical order; none for a row that isn't a mapping."""
+        shard = next((number for number, each in enumerate(self.shards) if each.url == url), -1)
+        units = np.flatnonzero(self.units.shard == shard)
+        if not len(units):
+            return []
+        with self.open() as reader:
+            rows = reader.read(int(units[0]))
+            payloads = rows.payloads([0]) if len(rows.row_bytes) else []
+        return sorted(str(name) for payload in payloads if isinstance(payload, Mapping) for name in payload)
 
     @contextmanager
     def open(self, paths: Sequence[str] | None = None) -> Iterator[UnitReader]:

@@ -114,10 +114,11 @@ def _by_url(found: dict[str, _Found]) -> tuple[_Found, ...]:
 
 
 def reason_of(error: ZephonError, url: str) -> str:
-    """Say what is wrong with a file whose URL stands beside it anyway, its place in the file last."""
-    reason = str(error).removeprefix(url).lstrip(": ").rstrip(".")
-    place, _, found = reason.partition("): ")
-    return f"{found.rstrip('.')} {place.lstrip()})" if place.startswith("(byte ") else reason
+    """Say what is wrong with a file whose URL stands beside it anyway, and where in it."""
+    place = error.where.removeprefix(url)
+    if place.startswith(" (byte "):
+        error = ZephonError(url, error.found + place, wanted=error.wanted, remedy=error.remedy)
+    return str(error).removeprefix(url).lstrip(": ").rstrip(".")
 
 
 def _known() -> str:

@@ -24,7 +24,7 @@ from zephon_core.ratios.datasets.files import FoundFile, OpenFile, Tally, cut_sh
 from zephon_core.ratios.datasets.formats import Part, ShardPlace, Survey, open_file
 from zephon_core.ratios.datasets.listing import Container, inside
 from zephon_core.ratios.datasets.litdata_leaves import assemble, decode_leaf, parse_tree, top_fields, wanted_leaves
-from zephon_core.ratios.datasets.mds import read_index
+from zephon_core.ratios.datasets.mds import read_index, whole
 from zephon_core.ratios.datasets.model import LocatedRow, TextColumn, UnitRows, payloads_or_problems
 from zephon_core.readers.arrow import arrow_errors, read_options
 from zephon_core.readers.rows import RowProblem
@@ -59,8 +59,8 @@ def places(container: Container) -> list[ShardPlace]:
             "may_be_wrapped": config.get("compression_level") == "sample",
             "bare": config.get("item_loader") == "TokensLoader",
         }
-        chunks = [(str(chunk["filename"]), int(chunk["chunk_size"]), int(chunk["chunk_bytes"])) for chunk in index["chunks"]]
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        chunks = [(str(chunk["filename"]), whole(chunk["chunk_size"]), whole(chunk["chunk_bytes"])) for chunk in index["chunks"]]
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise InputError(url, f"is no LitData index ({type(error).__name__}: {error})") from error
     if config.get("encryption") or compression not in ("none", "zstd"):
         found = (

@@ -27,7 +27,7 @@ from zephon_core.ratios.datasets.model import LocatedRow, TextColumn, payloads_o
 from zephon_core.readers.rows import RowProblem
 from zephon_core.readers.streams import decompressed
 
-__all__ = ["MdsReader", "MdsRows", "open_shard", "places", "probe"]
+__all__ = ["MdsReader", "MdsRows", "open_shard", "places", "probe", "read_index", "whole"]
 
 _COMPRESSIONS = {"gz": "gzip", "zstd": "zstd", "bz2": "bz2", "br": "brotli", "snappy": "snappy"}
 _SCALARS = {f"{kind}{bits}" for kind in ("uint", "int") for bits in (8, 16, 32, 64)} | {"float16", "float32", "float64"}
@@ -48,7 +48,7 @@ def places(container: Container) -> list[ShardPlace]:
     index = read_index(files[index_url])
     try:
         return [_place(container.url, shard, files) for shard in index["shards"]]
-    except (KeyError, TypeError, AttributeError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise InputError(index_url, f"is no MDS index ({type(error).__name__}: {error})", wanted="version 2") from error
 
 
@@ -62,6 +62,13 @@ def read_index(file: FoundFile) -> Any:
         raise InputError(file.url, f"is broken JSON ({error})", remedy="Copy the folder again, whole.") from error
 
 
+def whole(value: Any) -> int:
+    """Return a number of bytes or rows that an index tells. Raises ValueError for what can be none."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 62:
+        raise ValueError(f"{value!r} is no number of bytes or rows")
+    return value
+
+
 def _place(folder: str, shard: Mapping[str, Any], files: Mapping[str, FoundFile]) -> ShardPlace:
     if (shard["format"], shard["version"]) != ("mds", 2):
         found = f"has a shard of format {shard['format']!r}, version {shard['version']}"
@@ -71,13 +78,14 @@ def _place(folder: str, shard: Mapping[str, Any], files: Mapping[str, FoundFile]
     url = inside(folder, str(stored["basename"]))
     details = {
         "columns": [
-            list(column) for column in zip(shard["column_names"], shard["column_encodings"], shard["column_sizes"], strict=True)
+            [str(name), str(encoding), None if size is None else whole(size)]
+            for name, encoding, size in zip(shard["column_names"], shard["column_encodings"], shard["column_sizes"], strict=True)
         ],
-        "raw_bytes": int(shard["raw_data"]["bytes"]),
-        "rows": int(shard["samples"]),
+        "raw_bytes": whole(shard["raw_data"]["bytes"]),
+        "rows": whole(shard["samples"]),
     }
     # A file that is named and isn't there is found out when it is opened.
-    return ShardPlace(url, "mds", compression, (files.get(url) or FoundFile(url, int(stored["bytes"]), ""),), details)
+    return ShardPlace(url, "mds", compression, (files.get(url) or FoundFile(url, whole(stored["bytes"]), ""),), details)
 
 
 def probe(place: ShardPlace, tally: Tally) -> Survey:
