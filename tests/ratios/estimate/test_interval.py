@@ -90,6 +90,24 @@ def test_a_rare_part_that_holds_nearly_all_is_not_missed(share):
     assert held >= 0.93 * 300
 
 
+def test_in_few_strata_a_jump_between_two_of_them_counts():
+    """By pairs, nothing varies; by successive draws, (0.38 - 0.25)² times n / 2 (n - 1), over n²."""
+    few, many = np.repeat([0.25, 0.38], [2, 14]), np.repeat([0.25, 0.38], [16, 112])
+    assert combine_rounds([few], 0.95).standard_error ** 2 == pytest.approx(0.13**2 * 16 / 30 / 16**2)
+    assert combine_rounds([many], 0.95).standard_error == 0
+
+
+@pytest.mark.parametrize("draws", [32, 64, 100])
+def test_few_draws_of_a_field_with_a_border_hold_the_truth(draws):
+    rng = np.random.default_rng(1)
+    field = np.where(np.arange(100_000) < 8_800, 0.25, 0.38) + rng.normal(0, 0.003, 100_000)
+    truth, seeds = field.mean(), 400
+    estimates = [
+        combine_rounds([field[draw_positions(len(field), draws, generator(seed, "border"))]], 0.95) for seed in range(seeds)
+    ]
+    assert np.mean([estimate.low <= truth <= estimate.high for estimate in estimates]) >= 0.93
+
+
 def test_one_draw_is_no_estimate():
     with pytest.raises(SpecError, match="1 measured draws, expected at least 2"):
         combine_rounds([np.array([1.0, np.nan])], 0.95)

@@ -14,6 +14,8 @@ from zephon_core.ratios.estimate.positions import PER_STRATUM
 
 __all__ = ["Estimate", "combine_rounds", "draws_needed"]
 
+_MANY_STRATA = 64
+
 Float64 = npt.NDArray[np.float64]
 
 
@@ -51,7 +53,9 @@ def combine_rounds(rounds: Sequence[Float64], confidence: float, *, looks: int =
     Of independent draws of equal probability in strata of equal length, the mean of all is unbiased, and the sum over strata of
     the squared half differences, over the squared number of strata, is an unbiased estimate of its variance (Cochran 1977,
     5.12; Hansen and Hurwitz 1943 for draws in proportion to size). Draws whose partner failed are paired with the next such
-    one (collapsed strata), which only widens the interval. Degrees of freedom are Satterthwaite's (1946).
+    one (collapsed strata), which only widens the interval. Degrees of freedom are Satterthwaite's (1946). In a round of few strata
+    chance may put both draws of one that isn't alike on the same side: there the differences of successive draws, across the
+    borders of strata, are looked at as well (Wolter 2007, 8.2, v2), and the larger variance counts.
 
     Where few draws differ from the rest, or none, their differences say little of what wasn't met. n looks that all found the same
     leave room, at confidence c, for a share of -ln((1 - c) / 2) / n of the axis with anything in it (the rule of three; Hanley and
@@ -65,9 +69,9 @@ def combine_rounds(rounds: Sequence[Float64], confidence: float, *, looks: int =
     everything = np.concatenate(measured)
     mean = float(everything.mean())
     # Of two draws of variance s² each, the squared difference is 2 s² in expectation: what both add to the mean's variance.
-    parts = np.concatenate([_squared_differences(values) for values in rounds]) / count**2
+    parts = np.concatenate([_variance_parts(values) for values in rounds]) / count**2
     variance = float(parts.sum())
-    freedom = variance**2 / float((parts**2).sum()) if variance > 0 else float(max(len(parts), 1))
+    freedom = min(variance**2 / float((parts**2).sum()), count / PER_STRATUM) if variance > 0 else count / PER_STRATUM
     contributing = max(1.0, freedom) if variance > 0 else 1.0
     unmet = -math.log((1 - confidence) / 2) / (count * looks) * max(0.0, most - mean) / math.sqrt(contributing)
     half = math.hypot(_t_quantile(confidence, freedom) * math.sqrt(variance), unmet)
@@ -87,6 +91,18 @@ def combine_rounds(rounds: Sequence[Float64], confidence: float, *, looks: int =
 def draws_needed(estimate: Estimate, target_rel_error: float) -> float:
     """Return how many draws in all an interval of that relative half width will take, going by the draws so far."""
     return estimate.draws * (estimate.relative_half_width / target_rel_error) ** 2
+
+
+def _variance_parts(values: Float64) -> Float64:
+    """Return what adds up to a round's variance times its squared number of draws."""
+    within = _squared_differences(values)
+    if len(values) >= _MANY_STRATA * PER_STRATUM:
+        return within
+    measured = values[~np.isnan(values)]
+    if len(measured) < PER_STRATUM:
+        return within
+    across = np.square(np.diff(measured)) * (len(measured) / (2 * (len(measured) - 1)))
+    return across if across.sum() > within.sum() else within
 
 
 def _squared_differences(values: Float64) -> Float64:
