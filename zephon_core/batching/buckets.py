@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from zephon_core.batching.cut import _cut_packed, _cut_padded, _cut_padded_widely, _measure, cut_stretch, lengths_of
+from zephon_core.batching.cut import cut_packed, cut_padded, cut_padded_widely, cut_stretch, lengths_of, measure_batches
 from zephon_core.batching.lengths import LengthTable
 from zephon_core.batching.options import LARGEST, TokenBatchOptions
 from zephon_core.batching.sorting import shuffle, sort_pairs
@@ -126,7 +126,7 @@ def _form(
             size = 2 * (batches + found)
             offsets, tokens, longest = _grown(offsets, size), _grown(tokens, size), _grown(longest, size)
         sums, tops, turns = np.empty(found, np.int64), np.empty(found, np.int64), np.arange(found)
-        _measure(lengths, ends[:found], sums, tops)
+        measure_batches(lengths, ends[:found], sums, tops)
         if seeded:
             shuffle(turns, 0, found - (read == len(order)), state)  # the last batch of all, which may be small, stays the last
         for turn in turns:
@@ -180,10 +180,10 @@ def _copy(source: Any, start: int, end: int, target: Any, at: int) -> None:
 @compiled
 def _cut(lengths: Any, budget: int, limit: int, padded: bool, closed: bool, ends: Any) -> int:
     if not padded:
-        return _cut_packed(lengths, budget, limit, closed, ends)
+        return cut_packed(lengths, budget, limit, closed, ends)
     if budget < 1 << 31:
-        return _cut_padded(lengths, budget, limit, closed, ends)
-    return _cut_padded_widely(lengths, budget, limit, closed, ends)
+        return cut_padded(lengths, budget, limit, closed, ends)
+    return cut_padded_widely(lengths, budget, limit, closed, ends)
 
 
 @compiled

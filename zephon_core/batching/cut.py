@@ -16,7 +16,16 @@ from zephon_core.batching.lengths import LengthTable
 from zephon_core.batching.options import LARGEST, TokenBatchOptions
 from zephon_core.compiled import compiled
 
-__all__ = ["CutBatches", "cut_batches", "cut_stretch", "lengths_of"]
+__all__ = [
+    "CutBatches",
+    "cut_batches",
+    "cut_packed",
+    "cut_padded",
+    "cut_padded_widely",
+    "cut_stretch",
+    "lengths_of",
+    "measure_batches",
+]
 
 _BATCHES_AT_ONCE = 1 << 16
 _EXAMPLES_AT_ONCE = 1 << 18
@@ -70,7 +79,7 @@ def cut_stretch(lengths: npt.NDArray[Any], options: TokenBatchOptions, *, closed
     found = _kernel(options)(lengths, options.maximum_tokens, _limit(options), closed, ends)
     ends = ends[:found].copy()
     tokens, longest = np.empty(found, np.int64), np.empty(found, np.int64)
-    _measure(lengths, ends, tokens, longest)
+    measure_batches(lengths, ends, tokens, longest)
     return CutBatches(ends, tokens, longest)
 
 
@@ -89,12 +98,12 @@ def _limit(options: TokenBatchOptions) -> int:
 
 def _kernel(options: TokenBatchOptions) -> Callable[..., int]:
     if options.layout == "packed":
-        return _cut_packed
-    return _cut_padded if options.maximum_tokens < _SMALL_BUDGET else _cut_padded_widely
+        return cut_packed
+    return cut_padded if options.maximum_tokens < _SMALL_BUDGET else cut_padded_widely
 
 
 @compiled
-def _cut_packed(lengths: Any, budget: int, limit: int, closed: bool, ends: Any) -> int:
+def cut_packed(lengths: Any, budget: int, limit: int, closed: bool, ends: Any) -> int:
     """Write the ends of batches until `ends` or the lengths run out; return how many."""
     found, start, count = 0, 0, len(lengths)
     while start < count and found < len(ends):
@@ -115,8 +124,8 @@ def _cut_packed(lengths: Any, budget: int, limit: int, closed: bool, ends: Any) 
 
 
 @compiled
-def _cut_padded(lengths: Any, budget: int, limit: int, closed: bool, ends: Any) -> int:
-    """`_cut_packed` for padded batches, budgets below 2**31: examples times longest stays below 2**62 where it is too much."""
+def cut_padded(lengths: Any, budget: int, limit: int, closed: bool, ends: Any) -> int:
+    """`cut_packed` for padded batches, budgets below 2**31: examples times longest stays below 2**62 where it is too much."""
     found, count, start, longest = 0, len(lengths), np.int64(0), np.int64(0)
     for k in range(count):
         length = np.int64(lengths[k])
@@ -134,8 +143,8 @@ def _cut_padded(lengths: Any, budget: int, limit: int, closed: bool, ends: Any) 
 
 
 @compiled
-def _cut_padded_widely(lengths: Any, budget: int, limit: int, closed: bool, ends: Any) -> int:
-    """`_cut_padded` for any budget: by division, as a product could pass 2**63 - 1."""
+def cut_padded_widely(lengths: Any, budget: int, limit: int, closed: bool, ends: Any) -> int:
+    """`cut_padded` for any budget: by division, as a product could pass 2**63 - 1."""
     found, count, start, longest = 0, len(lengths), np.int64(0), np.int64(0)
     for k in range(count):
         length = np.int64(lengths[k])
@@ -153,7 +162,8 @@ def _cut_padded_widely(lengths: Any, budget: int, limit: int, closed: bool, ends
 
 
 @compiled
-def _measure(lengths: Any, ends: Any, tokens: Any, longest: Any) -> None:
+def measure_batches(lengths: Any, ends: Any, tokens: Any, longest: Any) -> None:
+    """Write the sum and the longest of the lengths of each batch that ends at `ends`."""
     start = 0
     for batch in range(len(ends)):
         total, top = np.int64(0), np.int64(0)

@@ -6,13 +6,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from pydantic import ValidationError
-
 from zephon_core.batching.batch_ranges import BatchRanges
 from zephon_core.batching.lengths import LengthTable
 from zephon_core.batching.options import LARGEST, TokenBatchOptions
 from zephon_core.batching.order import ORDER_VERSION
-from zephon_core.batching.state_fields import StateFields, difference
+from zephon_core.batching.state_fields import StateFields, difference, read_options
 from zephon_core.errors import StateError
 from zephon_core.fingerprint import fingerprint
 
@@ -109,7 +107,7 @@ class PlanRecipe:
             PlanSource("" if source_id == "" else source.text("source_id"), source.integer("count"), source.text("lengths_sha256")),
             read.optional_integer("seed"),
             read.integer("epoch"),
-            _read_options(read.raw("options"), f"{name}.options"),
+            read_options(read.raw("options"), f"{name}.options"),
             read.integer("world_size", low=1, high=_LARGEST_WORLD),
             read.integer("bucket_width"),
             read.integer("window_steps", low=1),
@@ -130,15 +128,6 @@ class PlanRecipe:
                 "reshards": "Restore the plan that the state belongs to (GlobalBatchPlan.restore).",
             }.get(key, "The state belongs to another plan.")
             raise difference(key, saved, now, remedy=remedy)
-
-
-def _read_options(value: object, name: str) -> TokenBatchOptions:
-    given = StateFields(value, name, list(TokenBatchOptions.model_fields))
-    try:
-        return TokenBatchOptions.model_validate({field: given.raw(field) for field in TokenBatchOptions.model_fields})
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise given.error(str(first["loc"][0]), f"is {first['input']!r} ({first['msg']})") from error
 
 
 def _read_reshards(value: object, name: str) -> tuple[Reshard, ...]:

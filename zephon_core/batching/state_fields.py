@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import ValidationError
 
-from zephon_core.batching.options import LARGEST
+from zephon_core.batching.options import LARGEST, TokenBatchOptions
 from zephon_core.errors import StateError
 
-__all__ = ["StateFields", "decode_integers", "difference", "encode_integers"]
+__all__ = ["StateFields", "decode_integers", "difference", "encode_integers", "read_options"]
 
 _WIDTHS = (1, 2, 4, 8)
 
@@ -153,3 +154,13 @@ def _kind(value: object) -> str:
         if isinstance(value, bool | int | float)
         else f"a {type(value).__name__}"
     )
+
+
+def read_options(value: object, name: str) -> TokenBatchOptions:
+    """Read the options in a state. Raises StateError naming what is wrong."""
+    given = StateFields(value, name, list(TokenBatchOptions.model_fields))
+    try:
+        return TokenBatchOptions.model_validate({field: given.raw(field) for field in TokenBatchOptions.model_fields})
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise given.error(str(first["loc"][0]), f"is {first['input']!r} ({first['msg']})") from error

@@ -28,7 +28,7 @@ from zephon_core.fingerprint import fingerprint
 from zephon_core.progress import NULL_PROGRESS, Progress
 from zephon_core.readers.sources import Source, resolve_sources
 from zephon_core.store import RECIPE_NAME, ArtifactRef, ArtifactStore, Built, Recipe
-from zephon_core.tokenizers import load_tokenizer
+from zephon_core.tokenizers import identify_tokenizer, load_tokenizer
 
 __all__ = [
     "BatchesIdentity",
@@ -91,7 +91,7 @@ def identify(spec: BatchesSpec, *, store: ArtifactStore, progress: Progress = NU
     if spec.lengths.table:
         return BatchesIdentity(table_sha256=table_sha256(spec.lengths.table, store.memo))
     sources = resolve_sources(spec.lengths.texts, memo=store.memo, progress=progress)
-    return BatchesIdentity(sources=sources, tokenizer_sha256=load_tokenizer(spec.lengths.tokenizer).content_sha256)
+    return BatchesIdentity(sources=sources, tokenizer_sha256=identify_tokenizer(spec.lengths.tokenizer, store))
 
 
 def batches_recipes(spec: BatchesSpec, identity: BatchesIdentity) -> BatchesRecipes:
@@ -132,13 +132,9 @@ def lengths(
     def produce(directory: Path) -> dict[str, Any]:
         if identity.table_sha256:
             return copy_table(spec.lengths, identity.table_sha256, directory, memo=store.memo, progress=progress)
-        tokenizer = load_tokenizer(spec.lengths.tokenizer)
+        tokenizer = load_tokenizer(spec.lengths.tokenizer, store=store)
         if tokenizer.content_sha256 != identity.tokenizer_sha256:
-            raise SourceChangedError(
-                spec.lengths.tokenizer,
-                "was changed since this run identified it",
-                remedy="Run again once nothing writes to it any more.",
-            )
+            raise SourceChangedError(spec.lengths.tokenizer)
         return measure_texts(spec.lengths, identity.sources, tokenizer, directory, memo=store.memo, progress=progress)
 
     return store.build(batches_recipes(spec, identity).lengths, produce, force=force, progress=progress)

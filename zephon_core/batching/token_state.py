@@ -13,12 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import ValidationError
-
 from zephon_core.batching.lengths import LengthTable
 from zephon_core.batching.options import LARGEST, TokenBatchOptions
 from zephon_core.batching.shard_state import ConsolidatedSamplerState, SamplerState
-from zephon_core.batching.state_fields import StateFields, decode_integers, difference, encode_integers
+from zephon_core.batching.state_fields import StateFields, decode_integers, difference, encode_integers, read_options
 from zephon_core.errors import InputError, SpecError, StateError
 
 __all__ = [
@@ -222,16 +220,7 @@ def _read_body(read: StateFields, source_length: int) -> tuple[LengthTable | Len
         lengths = LengthReference.of(value, name)
     if lengths.count != source_length:
         raise StateError(name, f"are {lengths.count}", wanted=f"{source_length}, as the source has examples")
-    return lengths, _read_options(read)
-
-
-def _read_options(read: StateFields) -> TokenBatchOptions:
-    given = StateFields(read.raw("options"), f"{read.name}.options", list(TokenBatchOptions.model_fields))
-    try:
-        return TokenBatchOptions.model_validate({name: given.raw(name) for name in TokenBatchOptions.model_fields})
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise given.error(str(first["loc"][0]), f"is {first['input']!r} ({first['msg']})") from error
+    return lengths, read_options(read.raw("options"), f"{read.name}.options")
 
 
 def _check_same(first: TokenBatchState, state: TokenBatchState) -> None:

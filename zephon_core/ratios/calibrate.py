@@ -304,7 +304,7 @@ class _Calibration:
             failed=1 - share,
             units=len(self._dataset.units),
             bytes_read=counted.bytes_read,
-            design="exact" if share == 1 else "counted in part",
+            design="exact" if counted.complete else "counted in part",
             loss_ratio=loss,
             loss_interval=None if loss is None else _with_rest(loss, loss, share),
             counted=counted.what,
@@ -314,7 +314,9 @@ class _Calibration:
         )
 
     def _left_out(self, share: float) -> str:
-        return f"{1 - share:.2%} of the bytes are left out{_words(self._reasons)}" if self._reasons else ""
+        if not self._reasons:
+            return ""
+        return f"{f'{1 - share:.2%} of the bytes' if share < 1 else 'what has no known size'} is left out{_words(self._reasons)}"
 
     def _estimate(self, rounds: list[Draws], output: int, visits: int) -> Estimate:
         values = [found.values[:, output] for found in rounds]

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from zephon_core.xtoken.datums import TrainDatum
     from zephon_core.xtoken.islands import Conversation
     from zephon_core.xtoken.plans import ChunkPlan, ChunkSpan
+    from zephon_core.xtoken.score import score_sequences
     from zephon_core.xtoken.vocabulary import spans_in_text, tabulate, token_bytes
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "TrainDatum",
     "attach_chunk_advantages",
     "build_chunk_plans",
+    "score_sequences",
     "spans_in_text",
     "tabulate",
     "token_bytes",
@@ -33,6 +35,7 @@ _HOMES = {
     "TrainDatum": "datums",
     "attach_chunk_advantages": "advantages",
     "build_chunk_plans": "build",
+    "score_sequences": "score",
     "spans_in_text": "vocabulary",
     "tabulate": "vocabulary",
     "token_bytes": "vocabulary",
