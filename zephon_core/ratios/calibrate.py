@@ -47,6 +47,7 @@ _MOST_VISITS = 512
 _WORTH_LOOKING_AGAIN = 1.5
 _MOST_TO_KEEP_BYTES = 256 << 20
 _ROW_READ_BYTES = 4 << 10
+_FILE_READ_BYTES = 80 << 10  # beside its units: a footer, read for the look at first rows and for the draws
 _MOST_TOKENS_A_BYTE = 1.0
 _ENCODED_BYTES = 16 << 20  # about as much as a calibration encodes
 # What the first round may read without being asked for thrift: a share of the data set, but never less or more than this.
@@ -141,6 +142,8 @@ class _Calibration:
         self._replay = replay
         self._workers = workers
         self._axis = int(dataset.units.size.sum())
+        self._touched = np.zeros(len(dataset.units), np.bool_)
+        self._spent = 0
         self._raw = int(dataset.raw_bytes().sum())
         self._reasons: Counter[str] = Counter(problem.reason for problem in dataset.problems)
         self._transient = any(problem.transient for problem in dataset.problems)
@@ -154,7 +157,11 @@ class _Calibration:
         with ExitStack() as stack:
             sampler = Sampler(self._dataset, threads=self._workers, stack=stack)
             draws, visits = self._first_round()
-            rng, positions = self._positions(0, draws)
+            first = self._affordable(sampler, 0, draws)
+            if first is None:
+                reason = f"two draws read more than the byte budget of {self._estimation.byte_budget:,}"
+                return _fallback(self._dataset, self._estimation, reason)
+            rng, positions = first
             looks = positions[:: -(-len(positions) // _PREFIX_ROWS)]
             measure = self._estimation.load_measure()
             encoded = min(self._axis, _ENCODED_BYTES)
@@ -171,9 +178,11 @@ class _Calibration:
                     visits = step.visits
                     again = [self._positions(number, len(round.values)) for number, round in enumerate(rounds)]
                     rounds = [self._measure(sampler, plan, positions, rng, visits, phase) for rng, positions in again]
-                else:
-                    rng, positions = self._positions(len(rounds), step.draws)
+                elif more := self._affordable(sampler, len(rounds), step.draws):
+                    rng, positions = more
                     rounds.append(self._measure(sampler, plan, positions, rng, visits, phase))
+                else:
+                    break
             for found in rounds:
                 self._reasons.update(found.reasons)
             return self._measurement(plan, rounds, visits, sampler)
@@ -244,9 +253,7 @@ class _Calibration:
         if best >= _WORTH_LOOKING_AGAIN * visits or (first and visits >= _WORTH_LOOKING_AGAIN * best):
             return _Step(visits=best)
         growth = _MOST_UNITS_GROWTH if visits > 1 else _MOST_GROWTH
-        more = int(min(max(wanted - made, LEAST_DRAWS // visits, PER_STRATUM), growth * made))
-        more = min(more, self._affordable(sampler, made))
-        return _Step(draws=more) if more >= PER_STRATUM else None
+        return _Step(draws=int(min(max(wanted - made, LEAST_DRAWS // visits, PER_STRATUM), growth * made)))
 
     def _best_visits(self, within: float, between: float, visits: int, wanted: float, made: int, sampler: Sampler) -> int:
         """Say how often to look at each unit that is read, so that fewest bytes are read and counted, both together."""
@@ -263,14 +270,31 @@ class _Calibration:
         candidates = [2**power for power in range(1, limit.bit_length())]
         return int(min((*candidates, limit), key=cost))
 
-    def _affordable(self, sampler: Sampler, made: int) -> int:
-        """Return how many draws more the budget of bytes allows, going by what they cost so far."""
+    def _affordable(self, sampler: Sampler, number: int, draws: int) -> tuple[np.random.Generator, Int64] | None:
+        """Draw a round's positions, as many of those wanted as the budget of bytes has room for; None if it has for none."""
         budget = self._estimation.byte_budget
-        if budget is None:
-            return 1 << 40
+        while True:
+            rng, positions = self._positions(number, draws)
+            if budget is None:
+                return rng, positions
+            drawn = sampler.units_at(positions)
+            cost = self._bytes_of(drawn)
+            if self._spent + cost <= budget:
+                self._spent += cost
+                self._touched[drawn] = True
+                return rng, positions
+            if draws <= PER_STRATUM:
+                return None
+            draws = max(PER_STRATUM, min(draws - PER_STRATUM, int(draws * (budget - self._spent) / cost)))
+
+    def _bytes_of(self, drawn: Int64) -> int:
+        """Return the bytes that draws on these units read: those that were read before cost nothing, nor do their files."""
         units = self._dataset.units
-        cost = sampler.stored_bytes_seen + made * _ROW_READ_BYTES * float(units.size[units.addressable].sum()) / self._axis
-        return int(max(0.0, budget - cost) / max(1.0, cost / made))
+        rows = int(np.count_nonzero(units.addressable[drawn]))
+        new = np.unique(drawn[~units.addressable[drawn] & ~self._touched[drawn]])
+        files = np.setdiff1d(units.shard[new], units.shard[self._touched]).tolist()
+        opened = sum(min(_FILE_READ_BYTES, self._dataset.shards[file].stored_bytes) for file in files)
+        return rows * _ROW_READ_BYTES + int(units.stored_bytes[new].sum()) + opened
 
     def _may_read_all(self) -> bool:
         budget = self._estimation.byte_budget
@@ -316,7 +340,8 @@ class _Calibration:
     def _left_out(self, share: float) -> str:
         if not self._reasons:
             return ""
-        return f"{f'{1 - share:.2%} of the bytes' if share < 1 else 'what has no known size'} is left out{_words(self._reasons)}"
+        what = f"{1 - share:.2%} of the bytes are" if share < 1 else "what has no known size is"
+        return f"{what} left out{_words(self._reasons)}"
 
     def _estimate(self, rounds: list[Draws], output: int, visits: int) -> Estimate:
         values = [found.values[:, output] for found in rounds]

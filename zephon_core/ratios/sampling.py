@@ -113,16 +113,15 @@ class Sampler:
         self._kept_rows: dict[int, list[LocatedRow]] = {}
         self._kept_bytes = 0
 
+    def units_at(self, positions: Int64) -> Int64:
+        """Tell which units these positions of the axis fall on: int64 [positions]."""
+        places, _ = locate(positions, self._dataset.units.size[self._order])
+        return self._order[places]
+
     @property
     def units_seen(self) -> int:
         """How many different units were read, or read in."""
         return int(self._seen.sum())
-
-    @property
-    def stored_bytes_seen(self) -> int:
-        """Stored bytes of the units that were read whole: what they cost, whoever read them, and how often."""
-        units = self._dataset.units
-        return int(units.stored_bytes[self._seen & ~units.addressable].sum())
 
     @property
     def decoded_bytes_seen(self) -> int:

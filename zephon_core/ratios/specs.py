@@ -228,9 +228,7 @@ class RatioSpec(_Frozen):
     confidence: float = Field(
         default=0.95, title="Confidence", description="How often an interval is to hold the truth.", gt=0, lt=1
     )
-    byte_budget: int = Field(
-        default=0, title="Byte budget", description="Draw no more than so many bytes of a data set allow. 0: no limit.", ge=0
-    )
+    byte_budget: int = Field(default=0, title="Byte budget", description="Read no more bytes of a data set. 0: no limit.", ge=0)
     exact_below_bytes: int = Field(
         default=EXACT_BELOW_BYTES, title="Count whole below (bytes)", description="Data sets no larger are counted whole.", ge=0
     )

@@ -146,7 +146,8 @@ def make_foreign(folder: Path) -> None:
 
 def make_future(folder: Path) -> None:
     path = folder / "catalog.json"
-    path.write_bytes(path.read_bytes().replace(b'"format":2', b'"format":3'))
+    document = json.loads(path.read_bytes())
+    path.write_text(json.dumps({**document, "format": document["format"] + 1}))
 
 
 def empty_it(folder: Path) -> None:

@@ -35,7 +35,7 @@ from zephon_core.store import ArtifactStore
 
 __all__ = ["Catalog", "build_catalog", "load_catalog"]
 
-_FORMAT = 2
+_FORMAT = 3
 _SETTLING_NS = 2_000_000_000
 _RETRY_S = 60
 _SHARD_ARRAYS = ("rows", "raw_bytes", "stored_bytes")

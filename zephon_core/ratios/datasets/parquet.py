@@ -101,7 +101,7 @@ def _cut(group: Part, pages: Sequence[Page]) -> Iterator[Part]:
     """Cut a row group between pages, into parts whose sizes add up to its own."""
     pages = [page for page in pages if page.rows]
     total = sum(page.decoded_bytes for page in pages)
-    stored = sum(page.stored_bytes for page in pages)
+    stored = sum(page.stored_bytes + page.dictionary_bytes for page in pages)
     if len(pages) < 2 or not total or not stored:
         yield group
         return
@@ -109,7 +109,7 @@ def _cut(group: Part, pages: Sequence[Page]) -> Iterator[Part]:
     size = cost = 0
     for page in pages:
         decoded_bytes += page.decoded_bytes
-        stored_bytes += page.stored_bytes
+        stored_bytes += page.stored_bytes + page.dictionary_bytes
         stop = page.row + page.rows
         reached, spent = group.size * decoded_bytes // total, group.stored_bytes * stored_bytes // stored
         if stop > row and (stop == group.rows or min(reached - size, group.size - reached) >= _UNIT_BYTES):

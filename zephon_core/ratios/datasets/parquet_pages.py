@@ -32,7 +32,7 @@ _WIDTHS = {layout.INT32: 4, layout.FLOAT: 4, layout.INT64: 8, layout.DOUBLE: 8, 
 class Page(NamedTuple):
     """A data page: its first row within the row group and how many it has, its bytes in the file, header included.
 
-    decoded_bytes: how many bytes its values have, about.
+    decoded_bytes: how many bytes its values have, about. dictionary_bytes: its part of a dictionary that it needs, in the file.
     """
 
     row: int
@@ -40,6 +40,7 @@ class Page(NamedTuple):
     start: int
     stored_bytes: int
     decoded_bytes: int
+    dictionary_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -91,19 +92,22 @@ def _by_index(data: bytes, chunk: Chunk, rows: int) -> ColumnPages:
         last_row, at = row, start + stored_bytes
     if not places or last_row > rows:
         raise ThriftError("an offset index doesn't fit its rows")
+    count = len(places) if chunk.dictionary_pages < 0 else min(chunk.dictionary_pages, len(places))
+    dictionary = _shared(places[0][1] - chunk.start, [end - row for (row, _, _), end in zip(places, ends, strict=True)], count)
     decoded = index.integers(2) if 2 in index else []
     if len(decoded) != len(places) or min(decoded) < 0:
-        decoded = [stored_bytes for _, _, stored_bytes in places]
-        dictionary_bytes = places[0][1] - chunk.start
-        count = len(places) if chunk.dictionary_pages < 0 else min(chunk.dictionary_pages, len(places))
-        covered = ends[count - 1] if dictionary_bytes and count else 0
-        for number in range(count if covered else 0):
-            decoded[number] += dictionary_bytes * (ends[number] - places[number][0]) // covered
+        decoded = [stored_bytes + shared for (_, _, stored_bytes), shared in zip(places, dictionary, strict=True)]
     pages = tuple(
-        Page(row, end - row, start, stored_bytes, values)
-        for (row, start, stored_bytes), end, values in zip(places, ends, decoded, strict=True)
+        Page(row, end - row, start, stored_bytes, values, shared)
+        for (row, start, stored_bytes), end, values, shared in zip(places, ends, decoded, dictionary, strict=True)
     )
     return ColumnPages(pages, chunk.start, pages[0].start)
+
+
+def _shared(dictionary_bytes: int, page_rows: Sequence[int], count: int) -> list[int]:
+    """Share a dictionary among the first `count` pages, which need it, by their rows."""
+    covered = max(1, sum(page_rows[:count]))
+    return [dictionary_bytes * rows // covered if number < count else 0 for number, rows in enumerate(page_rows)]
 
 
 def _by_hopping(read: Read, chunk: Chunk, leaf: Leaf, rows: int) -> ColumnPages | None:
@@ -133,12 +137,18 @@ def _by_hopping(read: Read, chunk: Chunk, leaf: Leaf, rows: int) -> ColumnPages 
         values += header.values
     if row != rows or values != chunk.values:
         raise ThriftError("pages hold other rows than the footer tells")
-    covered = sum(page.rows for page, of_dictionary in zip(pages, by_dictionary, strict=True) if of_dictionary)
+    start, stop, decoded_bytes = dictionary
+    covered = max(1, sum(page.rows for page, of_dictionary in zip(pages, by_dictionary, strict=True) if of_dictionary))
     spread = tuple(
-        page._replace(decoded_bytes=page.decoded_bytes + (dictionary[2] * page.rows // covered if covered and of_dictionary else 0))
+        page._replace(
+            decoded_bytes=page.decoded_bytes + decoded_bytes * page.rows // covered,
+            dictionary_bytes=(stop - start) * page.rows // covered,
+        )
+        if of_dictionary
+        else page
         for page, of_dictionary in zip(pages, by_dictionary, strict=True)
     )
-    return ColumnPages(spread, dictionary[0], dictionary[1])
+    return ColumnPages(spread, start, stop)
 
 
 def _rows_of(header: _Header, leaf: Leaf) -> int | None:
