@@ -5,7 +5,8 @@
 builds a feature bank of functions of Python's standard library in FOLDER (by default a temporary one) and trains a small model
 to guess a text's features from its tokens. Each rank is a process; gradients are added up over gloo. Three runs: one rank, never
 interrupted; two ranks, one of which is killed between two checkpoints; three ranks, which go on from the last checkpoint. At the
-end the digest of all examples that were trained on is the same for the first run as for the other two together.
+end the digest of all examples that were trained on is the same for the first run as for the other two together. Takes about a
+minute, and says what it is doing.
 """
 
 from __future__ import annotations
@@ -204,18 +205,28 @@ def run(folder: Path, name: str, world_size: int, *, dies_after: int = 0) -> boo
     return finished
 
 
+def say(doing: str) -> None:
+    """Tell a person who waits what is being done, apart from the results."""
+    print(f"{doing} …", file=sys.stderr, flush=True)
+
+
 def show(folder: Path) -> int:
     """Make the three runs and compare them; returns the exit code."""
+    say("building a feature bank")
     make_bank(folder)
     examples = len(FeatureBank.open(folder / "bank"))
-    print(f"{examples:,} texts, {BUDGET_TOKENS} tokens a batch, {EPOCHS} epochs")
+    print(f"{examples:,} texts, {BUDGET_TOKENS} tokens a batch, {EPOCHS} epochs", flush=True)
+    say("training with 1 rank")
     if not run(folder, "whole", 1):
         raise SystemExit((folder / "whole-1-0.log").read_text())
+    say("training with 2 ranks")
     if run(folder, "broken", 2, dies_after=DIES_AFTER):
         raise SystemExit("the run was to be killed")
     saved = torch.load(folder / "broken.pt", weights_only=True)
     (state,) = read_states([saved["batches"]])
-    print(f"2 ranks, one killed after step {DIES_AFTER}; the last checkpoint is of step {saved['step']}, in epoch {state['epoch']}")
+    killed = f"2 ranks, one killed after step {DIES_AFTER}"
+    print(f"{killed}; the last checkpoint is of step {saved['step']}, in epoch {state['epoch']}", flush=True)
+    say("going on with 3 ranks")
     if not run(folder, "broken", 3):
         raise SystemExit((folder / "broken-3-0.log").read_text())
     results = {name: json.loads((folder / f"{name}.json").read_bytes()) for name in ("whole", "broken")}

@@ -21,6 +21,7 @@ __all__ = [
     "is_temporary",
     "publish_directory",
     "remove_tree",
+    "temporary_name",
     "write_bytes",
     "write_json",
 ]

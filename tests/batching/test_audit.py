@@ -65,6 +65,18 @@ def test_it_comes_back_from_its_document() -> None:
 
 
 def test_what_are_no_indices_is_refused() -> None:
-    for wrong in ([1.5], [[1, 2]]):
+    for wrong in ([1.5], [[1, 2]], [[1], [1, 2]], 5, [-1], [2**64], ["1"], [[]]):
         with pytest.raises(SpecError, match="indices"):
             ConsumptionAudit().add(0, wrong)
+
+
+def test_what_is_no_epoch_is_refused() -> None:
+    for wrong in (-1, 1.5, True, "1", None):
+        with pytest.raises(SpecError, match="epoch"):
+            ConsumptionAudit().add(wrong, [1])
+    assert ConsumptionAudit().add(np.int64(3), [1]) == ConsumptionAudit().add(3, [1])
+
+
+def test_a_changed_document_is_refused() -> None:
+    with pytest.raises(StateError, match="another SHA-256"):
+        ConsumptionAudit.of(ConsumptionAudit.of_epoch(0, 5).to_json() | {"count": 4})

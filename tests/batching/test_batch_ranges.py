@@ -71,3 +71,17 @@ def test_refuses_what_is_no_number(wrong):
 def test_refuses_damaged_documents(wrong):
     with pytest.raises(StateError, match=r"^skipped"):
         BatchRanges.of_json(wrong, "skipped", 10)
+
+
+@pytest.mark.parametrize(
+    "wrong", [3, "12", np.array([2**64 - 1], np.uint64), np.array([[1, 2]]), np.array([True, False]), [[1, 2], [3, 4]], None]
+)
+def test_what_are_no_batch_numbers_is_refused(wrong):
+    with pytest.raises(SpecError, match="batch_ids: "):
+        BatchRanges.of(wrong)
+
+
+def test_numbers_of_any_integer_type_will_do():
+    for kind in (np.uint64, np.int32, np.uint8):
+        assert BatchRanges.of(np.array([4, 1, 2], kind)).to_json() == [[1, 2], [4, 1]]
+    assert BatchRanges.of(np.array([])).to_json() == []

@@ -7,13 +7,13 @@ import json
 import numpy as np
 import pytest
 
-from zephon_core.batching.cut import cut_batches
+from zephon_core.batching.cut import cut_batches, cut_packed
 from zephon_core.batching.global_plan import GlobalBatchPlan
 from zephon_core.batching.lengths import LengthTable
 from zephon_core.batching.options import TokenBatchOptions
 from zephon_core.batching.order import epoch_order
 from zephon_core.batching.plan_cursor import GlobalBatchCursor
-from zephon_core.errors import LengthError, SpecError, StateError
+from zephon_core.errors import CorruptArtifactError, LengthError, SpecError, StateError
 
 
 def long_tailed(count: int, seed: int = 0, longest: int = 2000) -> np.ndarray:
@@ -311,3 +311,58 @@ def test_huge_lengths_do_not_wrap(layout):
     assert examples_of(plan) == list(range(7))
     assert plan.statistics.real_tokens == sum(lengths.tolist())
     assert plan.arrays.token_slots.min() > 0
+
+
+REWRITTEN = "were written to|go from|has length"
+
+
+@pytest.mark.parametrize("value", [0, -5, 201, 10**8])
+@pytest.mark.parametrize("bucket_width", [0, 4])
+@pytest.mark.parametrize("layout", ["packed", "padded"])
+def test_lengths_rewritten_under_a_plan_stop_whatever_reads_them(value, bucket_width, layout, monkeypatch):
+    """In a second process, say: noticed before they are read, and where they change after that as well."""
+    lengths = np.random.default_rng(0).integers(1, 50, 3000)
+    options = TokenBatchOptions(maximum_tokens=200, layout=layout)
+    plan = GlobalBatchPlan.build(lengths, options, world_size=4, bucket_width=bucket_width)
+    lengths[5:] = value
+    with pytest.raises(LengthError, match="example 5: has length"):
+        cut_batches(LengthTable.of(lengths), np.arange(3000), options)
+    for check in (LengthTable.check_unchanged, lambda table: None):
+        monkeypatch.setattr(LengthTable, "check_unchanged", check)
+        for reads in (plan.next_epoch, lambda: plan.reshard(3, 2), lambda: plan.statistics):
+            with pytest.raises((StateError, LengthError), match=REWRITTEN):
+                reads()
+
+
+def test_cuts_end_whatever_the_lengths():
+    ends = np.empty(64, np.int64)
+    assert cut_packed(np.array([300, 1]), 200, 64, True, ends) == 0
+    assert cut_packed(np.array([1, 300, 1]), 200, 64, True, ends) == 1
+
+
+def test_options_and_whole_numbers_are_told_from_others():
+    with pytest.raises(SpecError, match="options: are a dict, expected TokenBatchOptions"):
+        GlobalBatchPlan.build([5], {"maximum_tokens": 5}, world_size=1)
+    options = TokenBatchOptions(maximum_tokens=50)
+    plan = GlobalBatchPlan.build([5] * 50, options, world_size=np.int64(2), seed=np.uint32(3), epoch=np.int64(1))
+    assert same(plan, GlobalBatchPlan.build([5] * 50, options, world_size=2, seed=3, epoch=1))
+    assert json.dumps(plan.recipe.to_json())
+    cursor = GlobalBatchCursor(plan, np.int64(1))
+    cursor.seek(np.int64(1))
+    cursor.next_plan()
+    cursor.commit(np.int64(1))
+    assert cursor.step == 2 and json.dumps(cursor.state())
+    with pytest.raises(SpecError, match="world_size: is 2147483648"):
+        GlobalBatchPlan.build([5], options, world_size=1 << 31)
+
+
+def test_a_built_plan_cant_be_written_to():
+    plan = GlobalBatchPlan.build([5] * 50, TokenBatchOptions(maximum_tokens=50), world_size=2)
+    assert not any(array.flags.writeable for array in plan.arrays)
+
+
+def test_a_plan_that_names_examples_beyond_its_lengths_is_not_resharded():
+    plan = GlobalBatchPlan.build([5] * 50, TokenBatchOptions(maximum_tokens=50), world_size=2)
+    arrays = plan.arrays._replace(examples=plan.arrays.examples + np.uint32(10))
+    with pytest.raises(CorruptArtifactError, match="plan: names example 59, expected 0 to 49"):
+        GlobalBatchPlan(plan.recipe, arrays, LengthTable.of([5] * 50)).reshard(1, 3)

@@ -12,7 +12,7 @@ import pytest
 
 from zephon_core.batching.lengths import LengthTable
 from zephon_core.batching.options import TokenBatchOptions
-from zephon_core.errors import InputError, LengthError
+from zephon_core.errors import InputError, LengthError, StateError
 
 OPTIONS = TokenBatchOptions(maximum_tokens=100)
 
@@ -116,6 +116,54 @@ def test_files_that_cant_be_read_are_refused(tmp_path: Path) -> None:
     np.savez(tmp_path / "several.npz", a=np.arange(3))
     with pytest.raises(InputError, match="several"):
         LengthTable.of(tmp_path / "several.npz")
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "{'descr': '<i8', 'fortran_order': False, 'shape': (-1,), }",
+        "{'descr': '<i8', 'fortran_order': False, 'shape': (9223372036854775808,), }",
+        "{'descr': '<i8', 'fortran_order': False, 'shape': (4611686018427387904,), }",
+        "{'descr': '<i8', 'fortran_order': False, 'shape': (",
+        "{'descr': '<i8', 'fortran_order': False, 'shape': 5, }",
+        "{'descr': 'Q9', 'fortran_order': False, 'shape': (5,), }",
+        "{'descr': '<i8', 'fortran_order': False, 'shape': (5,), 'x':'''",
+        "(" * 3000,
+        "5",
+    ],
+)
+def test_whatever_a_header_holds_is_an_error_of_ours(tmp_path: Path, header: str) -> None:
+    text = (header + " " * (63 - (len(header) + 10) % 64) + "\n").encode()
+    (tmp_path / "odd.npy").write_bytes(b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + b"\x01" * 80)
+    with pytest.raises(InputError, match=r"odd\.npy"):
+        LengthTable.of(tmp_path / "odd.npy")
+    (tmp_path / "odd.npy").write_bytes(b"PK\x03\x04junk")
+    with pytest.raises(InputError, match=r"odd\.npy"):
+        LengthTable.of(tmp_path / "odd.npy")
+
+
+@pytest.mark.parametrize("wrong", [[[1, 2], [3]], [2**64], np.ma.array([5, 6], mask=[False, True]), None, 5, {3, 4}])
+def test_what_is_no_row_of_lengths_is_refused(wrong: Any) -> None:
+    with pytest.raises(LengthError, match=r"^lengths: are "):
+        LengthTable.of(wrong)
+
+
+def test_values_that_were_rewritten_are_noticed(tmp_path: Path) -> None:
+    path = saved(tmp_path / "a.npy", np.arange(1, 100))
+    table = LengthTable.of(path)
+    table.check(OPTIONS)
+    (tmp_path / "link.npy").hardlink_to(path)
+    table.check_unchanged()
+    saved(path, np.arange(99, 0, -1), age_s=50)  # the same bounds
+    with pytest.raises(StateError, match=r"a\.npy: was written to while it was in use"):
+        table.check_unchanged()
+    values = np.arange(1, 100)
+    table = LengthTable.of(values)
+    table.check(OPTIONS)
+    values[7] = 0
+    with pytest.raises(StateError, match="lengths: go from 0 to 99 now, expected 1 to 99"):
+        table.check_unchanged()
+    path.unlink()
 
 
 def test_an_identity_is_vouched_for_only_by_the_same_unchanged_file(tmp_path: Path) -> None:

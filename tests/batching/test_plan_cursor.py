@@ -12,6 +12,7 @@ import pytest
 from zephon_core.batching.global_plan import GlobalBatchPlan
 from zephon_core.batching.options import TokenBatchOptions
 from zephon_core.batching.plan_cursor import GlobalBatchCursor
+from zephon_core.batching.state_fields import sealed
 from zephon_core.errors import SpecError, StateError
 
 LENGTHS = np.minimum(np.exp(np.random.default_rng(5).normal(3, 1, 900)).astype(np.int32) + 1, 500)
@@ -260,8 +261,21 @@ def test_bad_states_are_refused_and_nothing_moves(name):
     damaged = change(state)
     before = (cursor.state(), cursor.issued_batches)
     with pytest.raises(StateError, match=message):
-        cursor.load_state(damaged if isinstance(damaged, list) else state)
+        cursor.load_state(damaged if isinstance(damaged, list) else sealed(state))
     assert (cursor.state(), cursor.issued_batches) == before
+
+
+def test_a_changed_state_is_refused_as_such():
+    cursor = GlobalBatchCursor(plan_of(), 1)
+    with pytest.raises(StateError, match="zephon-global-batches: has another SHA-256"):
+        cursor.load_state(cursor.state() | {"step": 2})
+
+
+@pytest.mark.parametrize("setting", ["window_steps", "bucket_width", "world_size"])
+def test_absurd_settings_of_a_recipe_are_state_errors(setting):
+    recipe = plan_of().recipe.to_json() | {setting: 2**62}
+    with pytest.raises(StateError, match=rf"recipe\.{setting}: is {2**62}"):
+        GlobalBatchPlan.restore(LENGTHS, recipe)
 
 
 def test_a_state_cut_short_is_refused():

@@ -8,6 +8,7 @@ import json
 import subprocess
 import sys
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pyarrow as pa
@@ -286,3 +287,54 @@ GOLDEN_FILES = {
         "2_X<7V6+qj0SM|iRIGH;0)?t{eq5<cY5l)Fj&kdOJA!Qf^zG?yQF5P$"
     ),
 }
+
+
+def failing_write(monkeypatch, at: str) -> None:
+    """Let the disk be full when one of the files is written."""
+
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(f"zephon_core.batching.plan_file.{at}", full)
+
+
+@pytest.mark.parametrize("at", ["_write_arrow", "_write_header"])
+def test_a_save_that_fails_leaves_the_plan_that_was_there(folder, monkeypatch, at):
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    failing_write(monkeypatch, at)
+    with pytest.raises(OSError, match="No space left"):
+        plan_of(seed=5).save(folder)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    GlobalBatchPlan.open(folder)
+
+
+def test_saves_at_once_leave_one_whole_plan(folder):
+    plans = [plan_of(seed=seed) for seed in range(4)]
+    for plan in plans:
+        assert plan.statistics
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda number: plans[number % 4].save(folder), range(40)))
+    assert GlobalBatchPlan.open(folder).digest in {plan.digest for plan in plans}
+    assert sorted(path.name for path in folder.iterdir()) == [ARRAYS_NAME, HEADER_NAME]
+
+
+@pytest.mark.parametrize(
+    "text", ["[" * 200_000, '{"a":' * 200_000, '{"format": "zephon-batch-plan", "version": 1, "steps": 1e999, "sha256": "0"}']
+)
+def test_a_header_that_is_hardly_json_is_damage(folder, text):
+    (folder / HEADER_NAME).write_text(text)
+    with pytest.raises(ArtifactError, match=HEADER_NAME):
+        GlobalBatchPlan.open(folder)
+
+
+@pytest.mark.parametrize("offset", [-8, 10**9])
+def test_bad_offsets_are_found_without_reading_it_all(folder, offset):
+    plan = plan_of()
+    offsets = plan.arrays.offsets.copy()
+    offsets[1] = offset
+    path = folder / ARRAYS_NAME
+    content, old = path.read_bytes(), plan.arrays.offsets.tobytes()
+    assert content.count(old) == 1
+    path.write_bytes(content.replace(old, offsets.tobytes()))
+    with pytest.raises(CorruptArtifactError, match="has offsets that can't be right"):
+        GlobalBatchPlan.open(folder, verify=False)

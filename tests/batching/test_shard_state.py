@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import pickle
 from io import BytesIO
@@ -11,7 +12,9 @@ import numpy as np
 import pytest
 
 from zephon_core.batching import ConsolidatedSamplerState, SamplerState, StatefulShardSampler, epoch_order
+from zephon_core.batching.state_fields import sealed
 from zephon_core.errors import StateError
+from zephon_core.fingerprint import canonical_json
 
 
 def advanced(rank: int = 1, world_size: int = 3, *, length: int = 20, committed: int = 2, **settings: Any) -> StatefulShardSampler:
@@ -66,7 +69,7 @@ def test_a_state_survives_whatever_carries_it(carrier: str, indices: Any) -> Non
 
 def test_the_written_form() -> None:
     digest = advanced().saved().order.digest
-    assert advanced().state() == {
+    written = {
         "format": "zephon-shard-sampler",
         "version": 1,
         "source_id": "source",
@@ -82,6 +85,8 @@ def test_the_written_form() -> None:
         "indices": {"order_version": 1, "order_digest": digest, "deals": []},
         "committed": 2,
     }
+    assert advanced().state() == sealed(written)
+    assert sealed(written)["sha256"] == hashlib.sha256(canonical_json(written)).hexdigest()
     inline = advanced().state("inline")["indices"]
     assert {key: inline[key] for key in ("least", "bytes", "count")} == {"least": 2, "bytes": 1, "count": 7}
 
@@ -96,13 +101,13 @@ def test_a_state_is_small_whatever_the_source() -> None:
 
 
 def test_a_plain_list_of_indices_is_taken_as_it_is() -> None:
-    state = advanced().state() | {"indices": [5, 3, 1, 8, 13, 0, 19]}
+    state = sealed(advanced().state() | {"indices": [5, 3, 1, 8, 13, 0, 19]})
     assert rest_of(StatefulShardSampler.from_state(state)) == [1, 8, 13, 0, 19]
 
 
 def test_inline_indices_outlive_the_order_until_the_next_epoch() -> None:
     listed = list(range(7))
-    shard = StatefulShardSampler.from_state(advanced().state() | {"indices": listed})
+    shard = StatefulShardSampler.from_state(sealed(advanced().state() | {"indices": listed}))
     assert StatefulShardSampler.from_state(shard.state()).unissued_indices().tolist() == listed[2:]
     shard.start_epoch(1)
     assert rest_of(shard) == epoch_order(20, seed=9, epoch=1).tolist()[1::3]
@@ -149,7 +154,7 @@ DIFFERENT = [
 def test_other_states_are_refused_and_change_nothing(change: dict[str, Any], named: str) -> None:
     shard = advanced()
     with pytest.raises(StateError, match=named):
-        shard.load_state(GOOD | change)
+        shard.load_state(sealed(GOOD | change))
     assert (shard.issued, shard.committed, shard.state()) == (3, 2, GOOD)
 
 
@@ -166,6 +171,14 @@ def test_states_of_other_samplers_are_refused(setting: dict[str, Any]) -> None:
 def test_a_state_that_lacks_anything_is_refused(name: str) -> None:
     with pytest.raises(StateError, match=name if name != "format" else "format None"):
         StatefulShardSampler.from_state({key: value for key, value in GOOD.items() if key != name})
+
+
+@pytest.mark.parametrize("change", [{"committed": 3}, {"source_id": "other"}, {"indices": [5, 3, 1, 8, 13, 0, 19]}])
+def test_a_changed_state_is_refused_as_such(change: dict[str, Any]) -> None:
+    with pytest.raises(StateError, match="zephon-shard-sampler: has another SHA-256"):
+        StatefulShardSampler.from_state(GOOD | change)
+    with pytest.raises(StateError, match="zephon-shard-sampler-consolidated: has another SHA-256"):
+        StatefulShardSampler.reshard(CONSOLIDATED | {"source_id": "other"}, 0, 2)
 
 
 def test_a_state_cut_short_anywhere_is_refused() -> None:
@@ -222,13 +235,21 @@ BAD_WORLDS: list[tuple[str, Any, str]] = [
     ("none", lambda s: [], "states: are none"),
     ("one missing", lambda s: [s[0], s[2]], "states: lack rank 1 of 3"),
     ("two missing", lambda s: [s[1]], "states: lack rank 0, 2 of 3"),
-    ("two copies that differ", lambda s: [*s, s[1] | {"committed": 3}], "rank 1: is there twice, with 1 and 3 committed"),
+    ("two copies that differ", lambda s: [*s, sealed(s[1] | {"committed": 3})], "rank 1: is there twice, with 1 and 3 committed"),
     ("another epoch", lambda s: [*s[:2], states([0] * 3, epoch=1)[2]], "epoch: is 0 for rank 0 and 1 for rank 2"),
-    ("another source", lambda s: [*s[:2], s[2] | {"source_id": "b"}], "source_id: is 'source' for rank 0 and 'b' for rank 2"),
+    (
+        "another source",
+        lambda s: [*s[:2], sealed(s[2] | {"source_id": "b"})],
+        "source_id: is 'source' for rank 0 and 'b' for rank 2",
+    ),
     ("another length", lambda s: [*s[:2], states([0] * 3, length=21)[2]], "source_length: is 20 for rank 0 and 21 for rank 2"),
     ("another seed", lambda s: [*s[:2], states([0] * 3, shuffle_seed=1)[2]], "shuffle_seed: is 9 for rank 0 and 1 for rank 2"),
     ("another world", lambda s: [*s, states([0] * 4)[3]], "world_size: is 3 for rank 0 and 4 for rank 3"),
-    ("an example twice", lambda s: [s[0], s[1], s[2] | {"indices": [0, 1, 2, 3, 4, 5]}], "indices of all ranks: hold example"),
+    (
+        "an example twice",
+        lambda s: [s[0], s[1], sealed(s[2] | {"indices": [0, 1, 2, 3, 4, 5]})],
+        "indices of all ranks: hold example",
+    ),
 ]
 
 
@@ -262,7 +283,7 @@ CONSOLIDATED = ConsolidatedSamplerState.consolidate(states([2, 1, 0])).to_json()
 )
 def test_other_consolidated_states_are_refused(change: dict[str, Any], named: str) -> None:
     with pytest.raises(StateError, match=named):
-        StatefulShardSampler.reshard(CONSOLIDATED | change, 0, 2)
+        StatefulShardSampler.reshard(sealed(CONSOLIDATED | change), 0, 2)
 
 
 def test_typed_states_can_be_handed_in() -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zephon_core.batching.state_fields import StateFields, decode_integers, encode_integers
+from zephon_core.batching.state_fields import StateFields, decode_integers, encode_integers, sealed
 from zephon_core.errors import StateError
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
@@ -59,7 +59,7 @@ def test_what_are_no_integers_is_refused(wrong: Any) -> None:
         decode_integers(wrong, "x")
 
 
-DOCUMENT = {"format": "thing", "version": 2, "a": 1}
+DOCUMENT = sealed({"format": "thing", "version": 2, "a": 1})
 
 
 def test_a_document_is_read_as_it_is_or_as_text() -> None:
@@ -79,13 +79,28 @@ def test_a_document_is_read_as_it_is_or_as_text() -> None:
         (DOCUMENT | {"version": 3}, "thing: has version 3, expected 2 or below. A later release wrote it"),
         (DOCUMENT | {"version": 0}, "thing: has version 0"),
         (DOCUMENT | {"version": "2"}, "thing: has version '2'"),
-        ({"format": "thing", "version": 2}, "thing: lacks a"),
+        ({"format": "thing", "version": 2}, "thing: lacks a, sha256"),
         (DOCUMENT | {"b": 1, "c": 2}, "thing: holds b, c, which this version doesn't know"),
     ],
 )
 def test_what_is_no_such_document_is_refused(value: Any, named: str) -> None:
     with pytest.raises(StateError, match=named):
         StateFields.of_document(value, "thing", 2, ["a"])
+
+
+@pytest.mark.parametrize(
+    "changed", [DOCUMENT | {"a": 2}, DOCUMENT | {"sha256": "0" * 64}, DOCUMENT | {"sha256": None}, DOCUMENT | {"a": b"1"}]
+)
+def test_a_document_that_was_changed_says_so(changed: Any) -> None:
+    StateFields.of_document(json.dumps(DOCUMENT), "thing", 2, ["a"]).check_seal()
+    with pytest.raises(StateError, match=r"thing: (has another SHA-256 than it says itself|holds what no state holds)"):
+        StateFields.of_document(changed, "thing", 2, ["a"]).check_seal()
+
+
+@pytest.mark.parametrize("text", ["[" * 200_000, '{"a":' * 200_000, '{"format": "thing", "version": 2, "a": 1e999, "sha256": "0"}'])
+def test_what_no_json_should_be_is_a_state_error(text: str) -> None:
+    with pytest.raises(StateError, match="thing"):
+        StateFields.of_document(text, "thing", 2, ["a"]).check_seal()
 
 
 def test_fields_are_checked_and_named() -> None:

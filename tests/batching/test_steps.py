@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import pytest
 from zephon_core.atomic import write_json
 from zephon_core.batching import GlobalBatchPlan, LengthTable, TokenBatchOptions
 from zephon_core.batching.publish import MANIFEST_NAME, publish_plan
+from zephon_core.batching.report import describe
 from zephon_core.batching.specs import BatchesRun, BatchesSpec
 from zephon_core.batching.steps import batches_recipes, identify, plan_batches
 from zephon_core.errors import (
@@ -298,3 +300,61 @@ def test_an_empty_table_is_planned_as_nothing(planned: Plan, table: Path) -> Non
     np.save(table, LENGTHS[:0])
     result = planned()
     assert result.statistics["batches"] == 0 and GlobalBatchPlan.open(result.plan).count == 0
+
+
+@pytest.mark.parametrize("wrong", [0, -1, -(2**33), 2**63 - 2])
+def test_impossible_lengths_are_not_made_plausible(planned: Plan, table: Path, wrong: int) -> None:
+    lengths = LENGTHS.astype(np.int64)
+    lengths[150] = wrong
+    np.save(table, lengths)
+    with pytest.raises(LengthError, match=f"example 150: has length {wrong}"):
+        planned({"table": str(table), "extra_tokens": 2, "cut_at_tokens": 60})
+
+
+def test_an_empty_text_is_named(planned: Plan, texts: Path, tokenizer: Path) -> None:
+    rows = texts.read_text().splitlines()
+    texts.write_text("\n".join([*rows[:3], json.dumps({"meta": {"body": ""}}), *rows[3:]]) + "\n")
+    with pytest.raises(LengthError, match="example 3: has length 0"):
+        planned({"texts": [str(texts)], "field": "meta.body", "tokenizer": str(tokenizer), "extra_tokens": 2})
+
+
+def test_a_full_disk_is_said_in_one_line(table: Path, tmp_path: Path) -> None:
+    """A limit on the size of files stands for it: a mapped file would kill the process in either case."""
+    np.save(table, np.ones(1_000_000, np.int32))
+    program = "import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
+    program += "resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20)); "
+    program += "from zephon_core.cli import main; sys.exit(main())"
+    arguments = ["batches", "plan", "--lengths", table, "--maximum-tokens", "8192", "--store", tmp_path / "store"]
+    environment = {**os.environ, "NUMBA_DISABLE_JIT": "0"}
+    done = subprocess.run(
+        [sys.executable, "-c", program, *map(str, arguments)], capture_output=True, text=True, env=environment, check=False
+    )
+    assert done.returncode > 0
+    assert "can't be written: the file grows larger than is allowed" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_damaged_published_plan_is_repaired(planned: Plan, tmp_path: Path) -> None:
+    output = tmp_path / "published"
+    planned(output=str(output))
+    arrays = output / "plan.arrow"
+    whole = arrays.read_bytes()
+    arrays.unlink()
+    arrays.write_bytes(whole[:-100] + b"x" * 100)  # a copy of its own, as on another file system
+    planned(output=str(output))
+    assert arrays.read_bytes() == whole
+    arrays.unlink()
+    arrays.write_bytes(whole)  # whole, though no link
+    before = arrays.stat().st_ino
+    planned(output=str(output))
+    assert arrays.stat().st_ino == before
+
+
+def test_the_words_on_imbalance_say_which_steps_they_are_of() -> None:
+    options = TokenBatchOptions(maximum_tokens=200)
+    several = describe(GlobalBatchPlan.build(LENGTHS, options, world_size=2).statistics.to_json())
+    assert several["imbalance"].endswith(" at worst, the last step aside")
+    one = GlobalBatchPlan.build([3, 1], TokenBatchOptions(maximum_tokens=4), world_size=2)
+    words = describe(one.statistics.to_json())["imbalance"]
+    assert (
+        words == "ranks wait 33.33% of their time, if it goes with slots; the only step's costliest batch is 50.00% above its mean"
+    )

@@ -22,6 +22,7 @@ from zephon_core.batching import (
     TokenBatchOptions,
     TokenBatchState,
 )
+from zephon_core.batching.state_fields import sealed
 from zephon_core.errors import LengthError, SpecError, StateError
 
 LENGTHS = np.random.default_rng(5).integers(1, 30, 200).astype(np.int32)
@@ -95,7 +96,7 @@ def test_the_written_form(table: Path) -> None:
     options = {"maximum_tokens": 64, "maximum_examples": 9, "layout": "padded"}
     state = sampler.state()
     stamp = LengthTable.of(table).stamp
-    assert state == {
+    written = {
         "format": "zephon-token-batches",
         "version": 1,
         "sampler": sampler.sampler.state(),
@@ -110,6 +111,7 @@ def test_the_written_form(table: Path) -> None:
         },
         "options": options,
     }
+    assert state == sealed(written)
     inline = advanced().state()
     assert inline["options"] == options
     assert (inline["lengths"]["kind"], inline["lengths"]["values"]["count"], inline["lengths"]["values"]["bytes"]) == (
@@ -130,14 +132,14 @@ def test_by_reference_a_state_is_small_on_a_long_table(tmp_path: Path) -> None:
     sampler.commit(100)
     state = json.dumps(sampler.state())
     assert len(state) < 4096
-    states = [json.loads(state) | {"sampler": state_of_rank(sampler, rank)} for rank in range(64)]
+    states = [sealed(json.loads(state) | {"sampler": state_of_rank(sampler, rank)}) for rank in range(64)]
     whole = ConsolidatedTokenBatchState.consolidate(states)
     assert len(json.dumps(whole.to_json())) < 4096
     assert len(json.dumps(StatefulTokenBatchSampler.reshard(whole, 55, 56).state())) < 4096
 
 
 def state_of_rank(sampler: StatefulTokenBatchSampler, rank: int) -> dict[str, Any]:
-    return sampler.sampler.state() | {"rank": rank, "committed": 700 + 7 * rank}
+    return sealed(sampler.sampler.state() | {"rank": rank, "committed": 700 + 7 * rank})
 
 
 def test_a_file_that_moved_is_handed_in_or_looked_for(table: Path, tmp_path: Path) -> None:
@@ -186,6 +188,17 @@ def test_restoring_reads_no_length_of_an_unchanged_file(table: Path, monkeypatch
     assert read == []
 
 
+@pytest.mark.parametrize("change", [{"sha256": "0" * 64}, {"longest": 3}, {"shortest": 2}])
+def test_a_state_that_was_changed_teaches_nothing_about_a_file(table: Path, change: dict[str, Any]) -> None:
+    state = advanced(table).state()
+    state["lengths"] |= change
+    sampler = advanced(table)
+    with pytest.raises(StateError, match="zephon-token-batches: has another SHA-256"):
+        sampler.load_state(state)
+    assert sampler.lengths.sha256 == LengthTable.of(LENGTHS).sha256
+    assert (sampler.lengths.shortest, sampler.lengths.longest) == (int(LENGTHS.min()), int(LENGTHS.max()))
+
+
 def test_a_state_of_lengths_in_memory_by_reference_wants_them_handed_in() -> None:
     sampler = advanced()
     state, expected = sampler.state("reference"), rest_of(sampler)
@@ -202,7 +215,7 @@ def changed_lengths() -> np.ndarray:
 
 
 def with_sampler(**change: Any) -> dict[str, Any]:
-    return {"sampler": advanced().sampler.state() | change}
+    return {"sampler": sealed(advanced().sampler.state() | change)}
 
 
 def with_lengths(how: Any = "reference", **change: Any) -> dict[str, Any]:
@@ -251,7 +264,7 @@ def test_other_states_are_refused_and_change_nothing(change: dict[str, Any], nam
     sampler = advanced()
     before = (sampler.state(), sampler.issued_batches, sampler.peek())
     with pytest.raises(StateError, match=named):
-        sampler.load_state(sampler.state() | change)
+        sampler.load_state(sealed(sampler.state() | change))
     assert (sampler.state(), sampler.issued_batches, sampler.peek()) == before
 
 
@@ -339,4 +352,4 @@ def test_inline_lengths_that_cant_be_batched_are_refused() -> None:
     state = advanced().state()
     state["lengths"]["values"] = [0, *LENGTHS[1:].tolist()]
     with pytest.raises(LengthError, match="example 0: has length 0"):
-        StatefulTokenBatchSampler.from_state(state)
+        StatefulTokenBatchSampler.from_state(sealed(state))

@@ -174,7 +174,7 @@ def test_epochs_follow_each_other_wherever_it_was_interrupted(make: Make, worker
     for stop in range(1, first + 3) if not workers else (1, first - 1, first, first + 1):
         batches = make()
         begin = list(trained(batches, loaded(batches, stateful=False, **ahead), 3, stop=stop))
-        resumed = make(epoch=batches.epoch)
+        resumed = make()  # a plan of epoch 0, also where the state is of a later one
         resumed.load_state_dict(through(batches.state_dict()))
         assert begin + list(trained(resumed, loaded(resumed, stateful=False, **ahead), 3)) == whole, stop
 
@@ -244,6 +244,115 @@ def test_an_epoch_begun_elsewhere_is_not_taken_for_another(make: Make) -> None:
         list(resumed)
 
 
+MOVES: dict[str, Callable[[TokenBatchSampler, dict[str, Any]], Any]] = {
+    "rewound": lambda batches, state: batches.source.rewind_uncommitted(),
+    "restored": lambda batches, state: batches.source.load_state(state),
+    "begun": lambda batches, state: batches.source.start_epoch(1, discard=True),
+    "sought": lambda batches, state: batches.source.seek(2),
+    "skipped": lambda batches, state: (batches.source.rewind_uncommitted(), batches.source.skip(range(10, 14))),
+    "skipped here": lambda batches, state: batches.skip(range(10, 14)),
+}
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("how", MOVES)
+def test_a_source_that_was_moved_puts_a_live_loader_out_of_date(how: str, workers: int) -> None:
+    make = cut_as_they_come if how == "begun" else planned
+    batches = make()
+    batches.set_epoch(0)
+    state = batches.source.state()
+    iterator = iter(loaded(batches, stateful=False, workers=workers, prefetch_factor=3 if workers else None))
+    for _ in range(3):
+        next(iterator)
+        batches.commit()
+    next(iterator)
+    MOVES[how](batches, state)
+    with pytest.raises(SpecError, match=r"iterator: is out of date: the batches were moved .* iterate over the loader anew"):
+        batches.commit()
+    with pytest.raises(SpecError, match="iterator: is out of date"):
+        next(iterator)
+    batches.set_epoch(batches.epoch)
+    for _ in loaded(batches, stateful=False):
+        batches.commit()
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_batches_are_left_out_in_the_middle_of_a_loop(workers: int) -> None:
+    """The loop of the guide."""
+    batches, whole = planned(), list(planned())
+    loader = loaded(batches, stateful=False, workers=workers, prefetch_factor=4 if workers else None)
+    seen: list[list[int]] = []
+
+    def one_pass() -> bool:
+        for batch in loader:
+            seen.append(batch)
+            batches.commit()
+            if len(seen) == 4:
+                step = batches.source.step
+                batches.skip(range(step * 2, (step + 3) * 2))
+                return False
+        return True
+
+    batches.set_epoch(0)
+    while not one_pass():
+        pass
+    assert seen == whole[:4] + whole[7:]
+    batches.set_epoch(1)
+    assert next(iter(loader))
+    with pytest.raises(SpecError, match="skip: is called on batches that are cut as they come"):
+        cut_as_they_come().skip([1])
+
+
+def test_a_second_pass_without_a_commit_is_an_error(make: Make) -> None:
+    batches = make()
+    whole = list(loaded(batches, stateful=False))
+    for _ in range(2):
+        with pytest.raises(SpecError, match=rf"none of its {len(whole)} batches committed.*call set_epoch\(0\)"):
+            iter(batches)
+    batches.set_epoch(0)
+    assert list(batches) == whole
+
+
+def test_a_state_of_a_later_epoch_brings_its_plan() -> None:
+    saved, expected = planned(), planned(epoch=2)
+    saved.set_epoch(2)
+    for batch in islice(loaded(saved), 3):
+        assert batch == next(iter(expected))
+        saved.commit()
+        expected.commit()
+    resumed = planned()
+    resumed.load_state_dict(saved.state_dict())
+    assert resumed.epoch == 2 and list(resumed) == list(expected)
+    other = TokenBatchSampler(GlobalBatchCursor(GlobalBatchPlan.build(LENGTHS, OPTIONS, world_size=2, seed=8), 0))
+    with pytest.raises(StateError, match="seed: is 7 in the state and 8 here"):
+        other.load_state_dict(saved.state_dict())
+    assert other.epoch == 0
+
+
+def test_a_length_is_what_the_next_iterator_gives() -> None:
+    batches, whole = planned(), list(planned())
+    loader = loaded(batches, stateful=False, workers=1, prefetch_factor=4)
+    for _ in islice(loader, 2):
+        batches.commit()
+    assert len(loader) == len(whole) - 2  # though more are prefetched
+    assert [batches.commit() for _ in batches] and len(batches) == 0
+    batches.set_epoch(1)
+    number = len(batches)
+    assert number == len(list(batches)) > 6 and batches.epoch == 1
+
+
+def test_a_later_epoch_is_planned_without_those_between(monkeypatch: pytest.MonkeyPatch) -> None:
+    batches = planned()
+    begun: list[int] = []
+    plan_of = GlobalBatchPlan._begun.__func__  # type: ignore[attr-defined]
+    monkeypatch.setattr(
+        GlobalBatchPlan, "_begun", classmethod(lambda cls, recipe, table: begun.append(recipe.epoch) or plan_of(cls, recipe, table))
+    )
+    batches.set_epoch(20)
+    next(iter(batches))
+    assert begun == [20]
+
+
 def test_only_a_plan_knows_how_many_batches_there_are() -> None:
     batches = planned()
     assert len(batches) == len(loaded(batches)) == len(list(planned()))
@@ -271,7 +380,8 @@ def test_states_are_small_plain_and_what_torch_calls_stateful(make: Make) -> Non
         (lambda text: {"rank-0-of-2": text[:-9]}, "isn't whole JSON"),
         (lambda text: {"rank-0-of-2": 5}, "is a int, expected JSON text"),
         (lambda text: {"rank-0-of-2": text.replace('"version": 1', '"version": 2')}, "has version 2"),
-        (lambda text: {"rank-0-of-2": text.replace('"maximum_tokens": 24', '"maximum_tokens": 25')}, "options.maximum_tokens"),
+        (lambda text: {"rank-0-of-2": text.replace('"maximum_tokens": 24', '"maximum_tokens": 25')}, "has another SHA-256"),
+        (lambda text: {"rank-0-of-2": "[" * 200_000}, "isn't whole JSON"),
     ],
 )
 def test_a_bad_state_is_refused_and_nothing_moves(change: Callable[[str], dict[str, Any]], message: str) -> None:

@@ -14,7 +14,8 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from zephon_core.batching.state_fields import StateFields
+from zephon_core.batching.options import is_whole
+from zephon_core.batching.state_fields import StateFields, sealed
 from zephon_core.compiled import compiled
 from zephon_core.errors import SpecError, StateError
 
@@ -40,11 +41,18 @@ class ConsumptionAudit:
 
     def add(self, epoch: int, indices: npt.ArrayLike) -> ConsumptionAudit:
         """Return the audit with the examples `indices` (integers [n]) of an epoch added."""
-        examples = np.asarray(indices)
-        if not len(examples):
+        if not is_whole(epoch, 0):
+            raise SpecError("epoch", f"is {epoch!r}", wanted="a whole number from 0 on")
+        try:
+            examples = np.asarray(indices)
+        except (ValueError, OverflowError) as error:
+            raise SpecError("indices", f"are no row ({error})", wanted="one row of whole numbers") from error
+        if examples.ndim == 1 and not len(examples):
             return self
         if examples.ndim != 1 or examples.dtype.kind not in "iu":
             raise SpecError("indices", f"are {examples.dtype} {list(examples.shape)}", wanted="one row of whole numbers")
+        if examples.dtype.kind == "i" and int(examples.min()) < 0:
+            raise SpecError("indices", f"hold {examples.min()}", wanted="numbers of examples, from 0 on")
         first, second = _hash_sums(examples, np.uint64(epoch))
         return self + ConsumptionAudit(len(examples), int(first), int(second))
 
@@ -67,7 +75,7 @@ class ConsumptionAudit:
 
     def to_json(self) -> dict[str, Any]:
         """Write the audit as a plain document."""
-        return {"format": _FORMAT, "version": AUDIT_VERSION, "count": self.count, "digest": self.digest}
+        return sealed({"format": _FORMAT, "version": AUDIT_VERSION, "count": self.count, "digest": self.digest})
 
     @classmethod
     def of(cls, value: Mapping[str, Any] | str | bytes) -> Self:
@@ -76,6 +84,7 @@ class ConsumptionAudit:
         digest = read.text("digest")
         if len(digest) != 32 or set(digest) - set("0123456789abcdef"):
             raise StateError(f"{_FORMAT}.digest", f"is {digest!r}", wanted="32 hex digits")
+        read.check_seal()
         return cls(read.integer("count"), int(digest[:16], 16), int(digest[16:], 16))
 
 

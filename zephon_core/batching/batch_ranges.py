@@ -60,13 +60,18 @@ class BatchRanges:
         if isinstance(batch_ids, range) and batch_ids.step == 1 and batch_ids.start >= 0:
             pair = [batch_ids.start] if batch_ids else [], [batch_ids.stop] if batch_ids else []
             return cls(np.array(pair[0], np.int64), np.array(pair[1], np.int64))
-        listed = batch_ids if isinstance(batch_ids, np.ndarray) else np.array(list(batch_ids), dtype=object)
+        if not isinstance(batch_ids, Iterable) or isinstance(batch_ids, str | bytes):
+            raise SpecError("batch_ids", f"are {batch_ids!r}", wanted="several whole numbers, such as range(40, 48)")
+        if isinstance(batch_ids, np.ndarray) and batch_ids.ndim != 1:
+            raise SpecError("batch_ids", f"are {list(batch_ids.shape)}", wanted="one row of whole numbers")
+        listed = batch_ids if isinstance(batch_ids, np.ndarray) else np.array([*batch_ids, None], dtype=object)[:-1]
         if listed.dtype == object:
             for batch in listed:
                 if isinstance(batch, bool) or not isinstance(batch, int | np.integer) or not 0 <= batch < LARGEST:
                     raise SpecError("batch_ids", f"hold {batch!r}", wanted="whole numbers from 0 on")
-        elif listed.dtype.kind not in "iu" or (len(listed) and int(listed.min()) < 0):
-            raise SpecError("batch_ids", f"hold {listed.min() if len(listed) else listed.dtype}", wanted="whole numbers from 0 on")
+        elif len(listed) and (listed.dtype.kind not in "iu" or not 0 <= int(listed.min()) <= int(listed.max()) < LARGEST):
+            found = listed.dtype if listed.dtype.kind not in "iu" else f"{listed.min()} to {listed.max()}"
+            raise SpecError("batch_ids", f"hold {found}", wanted="whole numbers from 0 on")
         return cls._joined(numbers := np.unique(listed.astype(np.int64)), numbers + 1)
 
     @classmethod

@@ -17,6 +17,7 @@ from zephon_core.batching.lengths import LengthTable
 from zephon_core.batching.options import LARGEST, TokenBatchOptions
 from zephon_core.batching.sorting import shuffle, sort_pairs
 from zephon_core.compiled import compiled
+from zephon_core.errors import StateError
 
 __all__ = ["BatchStream", "form_batches"]
 
@@ -65,7 +66,10 @@ def form_batches(
     seeded = state is not None
     state = np.zeros(1, np.uint64) if state is None else state
     padded = options.layout == "padded"
-    return BatchStream(*_form(order, table.values, budget, limit, padded, tokens, examples, table.longest, state, seeded))
+    formed = BatchStream(*_form(order, table.values, budget, limit, padded, tokens, examples, table.longest, state, seeded))
+    if not len(formed.offsets):
+        raise StateError("lengths", "were written to while they were in use", remedy="Make the table anew, and plan again.")
+    return formed
 
 
 def _contiguous(order: npt.NDArray[Any], table: LengthTable, options: TokenBatchOptions) -> BatchStream:
@@ -73,7 +77,9 @@ def _contiguous(order: npt.NDArray[Any], table: LengthTable, options: TokenBatch
     position, at_once = 0, _EXAMPLES_AT_ONCE
     while position < len(order):
         stop = min(len(order), position + at_once)
-        found = cut_stretch(lengths_of(table.values, order[position:stop]), options, closed=stop == len(order))
+        lengths = lengths_of(table.values, order[position:stop])
+        table.check_still(lengths, order[position:stop], options)
+        found = cut_stretch(lengths, options, closed=stop == len(order))
         if not len(found.ends):  # a batch longer than the stretch
             at_once *= 2
             continue
@@ -98,14 +104,19 @@ def _form(
     state: Any,
     seeded: bool,
 ) -> Any:
-    """Return offsets, real tokens and longest lengths of the batches that `order` holds afterwards."""
+    """Return offsets, real tokens and longest lengths of the batches that `order` holds afterwards.
+
+    All are empty where a length is below one or above `largest`, which the lengths were checked for.
+    """
     offsets, tokens, longest = np.zeros(1024, np.int64), np.empty(1024, np.int64), np.empty(1024, np.int64)
     examples, spare = np.empty(1024, order.dtype), np.empty(1024, order.dtype)
     lengths, spare_lengths = np.empty(1024, values.dtype), np.empty(1024, values.dtype)
     batches, read, written, held, least, downwards = 0, 0, 0, 0, 0, True
     while read < len(order) or held:
         while True:
-            taken, enough = _gather(order[read:], values, examples, lengths, held, least, window_tokens, window_examples)
+            taken, enough = _gather(order[read:], values, examples, lengths, held, least, window_tokens, window_examples, largest)
+            if taken < 0:
+                return offsets[:0].copy(), tokens[:0].copy(), longest[:0].copy()
             read, held = read + taken, held + taken
             if enough:
                 break
@@ -145,11 +156,19 @@ def _form(
 
 @compiled
 def _gather(
-    order: Any, values: Any, examples: Any, lengths: Any, held: int, least: int, window_tokens: int, window_examples: int
+    order: Any,
+    values: Any,
+    examples: Any,
+    lengths: Any,
+    held: int,
+    least: int,
+    window_tokens: int,
+    window_examples: int,
+    largest: int,
 ) -> tuple[int, bool]:
     """Add examples of the order to the `held` ones until they are a window, and at least `least`.
 
-    Returns how many were added, and False where there was no room for more.
+    Returns how many were added, and False where there was no room for more; -1 for a length that isn't from 1 to `largest`.
     """
     tokens = np.int64(0)
     for k in range(held):
@@ -160,6 +179,8 @@ def _gather(
         size = min(_GATHERED_AT_ONCE, len(order) - taken, len(examples) - at)
         found = lengths_of(values, order[taken : taken + size])  # in vectors, into memory that can't be that of `values`
         for k in range(size):
+            if not 1 <= found[k] <= largest:
+                return -1, False
             examples[at + k], lengths[at + k] = order[taken + k], found[k]
         for k in range(at, at + size):
             if k >= least and (tokens >= window_tokens or k >= window_examples):

@@ -60,6 +60,8 @@ def cut_batches(lengths: LengthTable | npt.ArrayLike, order: npt.NDArray[Any] | 
     while position < count:
         stop = min(count, position + at_once)
         stretch = table.values[position:stop] if order is None else lengths_of(table.values, order[position:stop])
+        if order is not None:
+            table.check_still(stretch, order[position:stop], options)
         found = _kernel(options)(stretch, options.maximum_tokens, _limit(options), stop == count, ends)
         if not found:  # a batch longer than the stretch
             at_once *= 2
@@ -115,7 +117,7 @@ def cut_packed(lengths: Any, budget: int, limit: int, closed: bool, ends: Any) -
                 break
             left -= length
             k += 1
-        if k == count and not closed:
+        if k == start or (k == count and not closed):  # the first is of a length that nobody checked
             break
         ends[found] = k
         found += 1

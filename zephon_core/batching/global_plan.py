@@ -26,14 +26,14 @@ from zephon_core.batching.batch_ranges import BatchRanges
 from zephon_core.batching.buckets import BatchStream, form_batches
 from zephon_core.batching.cut import lengths_of
 from zephon_core.batching.lengths import LengthTable
-from zephon_core.batching.options import LARGEST, TokenBatchOptions
+from zephon_core.batching.options import LARGEST, TokenBatchOptions, is_whole
 from zephon_core.batching.order import epoch_order
-from zephon_core.batching.plan_recipe import PLAN_VERSION, PlanRecipe, PlanSource, Reshard
+from zephon_core.batching.plan_recipe import LARGEST_SETTING, LARGEST_WORLD, PLAN_VERSION, PlanRecipe, PlanSource, Reshard
 from zephon_core.batching.plan_statistics import PlanStatistics, measure_plan
 from zephon_core.batching.sorting import generator_state
 from zephon_core.batching.token_sampler import TokenBatchPlan
 from zephon_core.compiled import compiled
-from zephon_core.errors import SpecError, StateError
+from zephon_core.errors import CorruptArtifactError, SpecError, StateError
 
 __all__ = ["PLAN_VERSION", "GlobalBatchPlan", "PlanArrays"]
 
@@ -92,17 +92,16 @@ class GlobalBatchPlan:
         Takes seconds for 100 million examples, and memory for an index of each beside the lengths.
         Raises SpecError for settings, LengthError naming an example that can't be batched.
         """
-        for name, value, least in (
-            ("world_size", world_size, 1),
-            ("bucket_width", bucket_width, 0),
-            ("window_steps", window_steps, 1),
-        ):
-            _check_number(name, value, least, 1 << 31)
-        _check_number("epoch", epoch, 0, LARGEST)
-        if seed is not None:
-            _check_number("seed", seed, 0, LARGEST)
+        if not isinstance(options, TokenBatchOptions):
+            raise SpecError("options", f"are a {type(options).__name__}", wanted="TokenBatchOptions(maximum_tokens=…)")
+        world_size = _number("world_size", world_size, 1, LARGEST_WORLD)
+        bucket_width = _number("bucket_width", bucket_width, 0, LARGEST_SETTING)
+        window_steps = _number("window_steps", window_steps, 1, LARGEST_SETTING)
+        epoch = _number("epoch", epoch, 0, LARGEST)
+        seed = None if seed is None else _number("seed", seed, 0, LARGEST)
         table = LengthTable.of(lengths, source_id=source_id)
         table.check(options)
+        table.check_unchanged()
         recipe = PlanRecipe(PlanSource.of_table(table), seed, epoch, options, world_size, bucket_width, window_steps)
         return cls._begun(recipe, table)
 
@@ -124,6 +123,7 @@ class GlobalBatchPlan:
         recipe = saved if isinstance(saved, PlanRecipe) else recipe_of(saved)
         table = _table_of(recipe, lengths)
         table.check(recipe.options)
+        table.check_unchanged()
         plan = cls._begun(replace(recipe, reshards=()), table)
         for number, one in enumerate(recipe.reshards):
             try:
@@ -232,8 +232,11 @@ class GlobalBatchPlan:
 
     def next_epoch(self) -> GlobalBatchPlan:
         """Plan the epoch that follows, on the present world, with the same settings."""
-        recipe = replace(self._recipe, epoch=self.epoch + 1, world_size=self.world_size, reshards=())
-        return self._begun(recipe, self._lengths())
+        return self.of_epoch(self.epoch + 1)
+
+    def of_epoch(self, epoch: int) -> GlobalBatchPlan:
+        """Plan another epoch, on the present world, with the same settings."""
+        return self._begun(self._recipe.of_epoch(_number("epoch", epoch, 0, LARGEST)), self._lengths())
 
     def reshard(self, step: int, world_size: int, *, skipped: Iterable[int] | BatchRanges = ()) -> GlobalBatchPlan:
         """Plan for another world what is left of the epoch once `step` steps are taken: each of its examples once.
@@ -241,8 +244,7 @@ class GlobalBatchPlan:
         skipped: numbers of batches that are left out for good; those of the steps taken change nothing but the record.
         A pure function of this plan and the arguments; the new plan's recipe is this one's and these.
         """
-        _check_number("step", step, 0, self.steps)
-        _check_number("world_size", world_size, 1, 1 << 31)
+        step, world_size = _number("step", step, 0, self.steps), _number("world_size", world_size, 1, LARGEST_WORLD)
         skipped = BatchRanges.of(skipped)
         if skipped.end > self.steps * self.world_size:
             raise SpecError("skipped", f"names batch {skipped.end - 1}", wanted=f"batches below {self.steps * self.world_size}")
@@ -252,6 +254,8 @@ class GlobalBatchPlan:
         for begin, end in zip(np.maximum(skipped.firsts, first), np.maximum(skipped.ends, first), strict=True):
             kept[arrays.offsets[begin] - arrays.offsets[first] : arrays.offsets[end] - arrays.offsets[first]] = False
         left = arrays.examples[arrays.offsets[first] :][kept]
+        if len(left) and not 0 <= int(left.min()) <= int(left.max()) < table.count:
+            raise CorruptArtifactError("plan", f"names example {left.max()}", wanted=f"0 to {table.count - 1}")
         recipe = replace(self._recipe, reshards=(*self._recipe.reshards, Reshard(step, world_size, skipped)))
         return type(self)(recipe, _planned(left, table, recipe), table)
 
@@ -259,6 +263,7 @@ class GlobalBatchPlan:
         if self._table is None:
             remedy = "Open the plan with lengths=, the table that it was made of."
             raise SpecError("lengths", "aren't in the plan's files", wanted="the length table, which is needed here", remedy=remedy)
+        self._table.check_unchanged()
         return self._table
 
 
@@ -278,8 +283,10 @@ def _planned(order: npt.NDArray[Any], table: LengthTable, recipe: PlanRecipe) ->
     stream = deal_batches(order, stream, options, world_size=world_size, window_steps=recipe.window_steps, state=state)
     if len(order):
         stream = _with_even_end(order, table, stream, options, world_size)
-    order.flags.writeable = False
-    return PlanArrays(order, *stream, stream.token_slots(options))
+    arrays = PlanArrays(order, *stream, stream.token_slots(options))
+    for array in arrays:
+        array.flags.writeable = False
+    return arrays
 
 
 def _with_even_end(
@@ -290,6 +297,7 @@ def _with_even_end(
     start = stream.offsets[first]
     rest = order[start:].copy()
     lengths = lengths_of(table.values, rest)
+    table.check_still(lengths, rest, options)
     turns, offsets = even_parts(lengths, options, world_size)
     order[start:] = rest[turns]
     lengths = lengths[turns].astype(np.int64)
@@ -311,6 +319,7 @@ def _collect(examples: Any, starts: Any, bounds: Any, collected: Any) -> None:
             collected[bounds[batch] + k] = examples[starts[batch] + k]
 
 
-def _check_number(name: str, value: int, least: int, most: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+def _number(name: str, value: int, least: int, most: int) -> int:
+    if not is_whole(value, least, most):
         raise SpecError(name, f"is {value!r}", wanted=f"a whole number from {least} to {most}")
+    return int(value)

@@ -7,18 +7,24 @@ import os
 import time
 from functools import cached_property
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 import numpy.typing as npt
 
 from zephon_core.batching.options import LARGEST, TokenBatchOptions
-from zephon_core.errors import InputError, LengthError
+from zephon_core.errors import InputError, LengthError, StateError
 
 __all__ = ["LengthTable"]
 
 _HASHED_AT_ONCE = 1 << 22
 _SETTLING_NS = 2_000_000_000
+_UNREADABLE = (  # what numpy lets through of a header that isn't one
+    *(ArithmeticError, AttributeError, BadZipFile, EOFError, LookupError, MemoryError, OSError, RecursionError),
+    *(SyntaxError, TokenError, TypeError, ValueError),
+)
 _TYPES = (np.dtype(np.int32), np.dtype(np.int64))
 
 Lengths = npt.NDArray[np.int32] | npt.NDArray[np.int64]
@@ -28,7 +34,8 @@ class LengthTable:
     """Lengths of examples 0 .. count - 1, in tokens, with the identity of their source.
 
     values: int32 or int64 [count], C-contiguous, read-only; mapped from disk where they are a file. An array that is handed in
-    is not copied where its type allows: it must not be written to afterwards.
+    is not copied where its type allows: it must not be written to afterwards. Nor must the file: what is rewritten in it is
+    noticed before anything is planned anew, but a process that reads a mapped file which was made shorter is killed (SIGBUS).
     source_id: what the caller calls the source (a fingerprint); "" where only the lengths tell.
     path: the .npy file that the values are mapped from, or None.
     """
@@ -38,6 +45,7 @@ class LengthTable:
         self.source_id = source_id
         self.path = path
         self.stamp = stamp
+        self._looked = None if path is None else _look(path)
         self._sha256 = ""
 
     @classmethod
@@ -55,7 +63,13 @@ class LengthTable:
             return table
         if isinstance(lengths, str | os.PathLike):
             return _opened(Path(lengths), source_id)
-        return cls(_canonical(np.asarray(lengths), "lengths"), source_id=source_id)
+        if isinstance(lengths, np.ma.MaskedArray):
+            raise LengthError("lengths", "are a masked array", wanted="one row of whole numbers, none left out")
+        try:
+            array = np.asarray(lengths)
+        except (ValueError, TypeError, OverflowError, RuntimeError) as error:
+            raise LengthError("lengths", f"are no row of numbers ({error})", wanted="one row of whole numbers") from error
+        return cls(_canonical(array, "lengths"), source_id=source_id)
 
     @property
     def count(self) -> int:
@@ -109,6 +123,19 @@ class LengthTable:
         example = int(np.argmax(wrong))
         raise _length_error(example, int(self.values[example]), options)
 
+    def check_unchanged(self) -> None:
+        """Raise StateError if the values were rewritten since the table was made, as far as a pass over them and the file tell."""
+        remedy = "Lengths must stay as they are while they are used: make the table anew."
+        now = None if self.path is None else _look(self.path)
+        written = now is not None and self._looked is not None and now[3] == self._looked[3] and now[:2] != self._looked[:2]
+        if written:  # a file that was removed or replaced leaves the mapped one as it is, and so does another link to it
+            raise StateError(str(self.path), "was written to while it was in use", remedy=remedy)
+        found = (int(self.values.min()), int(self.values.max())) if self.count else (0, 0)
+        if found != (self.shortest, self.longest):
+            where = "lengths" if self.path is None else str(self.path)
+            wanted = f"{self.shortest} to {self.longest}, as when they were checked"
+            raise StateError(where, f"go from {found[0]} to {found[1]} now", wanted=wanted, remedy=remedy)
+
     def check_still(self, lengths: Lengths, examples: npt.NDArray[Any], options: TokenBatchOptions) -> None:
         """Raise LengthError if lengths looked up now can't be batched, although all could when they were checked.
 
@@ -152,22 +179,27 @@ def _canonical(array: npt.NDArray[Any], where: str) -> Lengths:
 def _opened(path: Path, source_id: str) -> LengthTable:
     try:
         stamp = _stamp(path)
-        array = np.load(path, mmap_mode="r", allow_pickle=False)
+        with np.errstate(over="raise"):  # a shape whose size wraps
+            array = np.lib.format.open_memmap(path, mode="r")
     except FileNotFoundError as error:
         raise InputError(str(path), "is not there", wanted="an .npy file of lengths") from error
-    except (OSError, ValueError, EOFError) as error:
+    except _UNREADABLE as error:
         raise InputError(str(path), f"can't be read as lengths ({error})", wanted="an .npy file of whole numbers") from error
-    if not isinstance(array, np.ndarray):
-        raise InputError(str(path), "holds several arrays", wanted="an .npy file of whole numbers")
     return LengthTable(_canonical(array, str(path)), source_id=source_id, path=path, stamp=stamp)
 
 
 def _stamp(path: Path) -> list[int] | None:
     """Size, times and inode, by which a change shows; None while a change just now might not show in them."""
-    status = path.stat()
-    if status.st_mtime_ns + _SETTLING_NS > time.time_ns():
+    seen = _look(path)
+    return None if seen is None or seen[1] + _SETTLING_NS > time.time_ns() else [*seen]
+
+
+def _look(path: Path) -> tuple[int, int, int, int] | None:
+    try:
+        status = path.stat()
+    except OSError:  # it was removed, which leaves a mapped file as it is
         return None
-    return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
+    return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino
 
 
 def _content_sha256(values: Lengths, longest: int, shortest: int) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from io import BytesIO
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from zephon_core.batching.lengths import LengthTable
+from zephon_core.batching.options import LARGEST
 from zephon_core.batching.specs import LengthsSpec
-from zephon_core.errors import CorruptArtifactError, InputError, SourceChangedError
+from zephon_core.errors import CorruptArtifactError, InputError, LengthError, SourceChangedError
 from zephon_core.fingerprint import FileMemo
 from zephon_core.progress import NULL_PROGRESS, Progress
 from zephon_core.readers.rows import Row, RowProblem, iter_rows, row_error
@@ -32,7 +34,7 @@ _MANIFEST_NAME = "manifest.json"
 _ROWS_AT_ONCE = 4096
 _LENGTHS_AT_ONCE = 1 << 22
 
-Adjust = Callable[[npt.NDArray[Any]], npt.NDArray[np.int64]]
+Adjust = Callable[[npt.NDArray[Any], int], npt.NDArray[np.int64]]
 
 
 def table_file(table: str) -> Path:
@@ -90,19 +92,19 @@ def copy_table(
     path = table_file(spec.table)
     table = LengthTable.of(path)
     adjust = _adjustment(spec)
-    longest = int(adjust(np.array([table.longest]))[0])
-    target = np.lib.format.open_memmap(
-        directory / LENGTHS_NAME, mode="w+", dtype=np.int32 if longest < 1 << 31 else np.int64, shape=(table.count,)
-    )
-    with progress.phase("lengths", total=table.count, unit="examples") as phase:
+    longest = min(table.longest + spec.extra_tokens, spec.cut_at_tokens or LARGEST)
+    kind = np.dtype(np.int32 if longest < 1 << 31 else np.int64)
+    target = directory / LENGTHS_NAME
+    # Written rather than mapped: on a full disk a mapped file kills the process that writes to it.
+    with target.open("wb") as handle, progress.phase("lengths", total=table.count, unit="examples") as phase:
+        handle.write(_npy_header(kind, table.count))
         for begin in range(0, table.count, _LENGTHS_AT_ONCE):
             part = table.values[begin : begin + _LENGTHS_AT_ONCE]
-            target[begin : begin + len(part)] = adjust(part)
+            handle.write(adjust(part, begin).astype(kind).data)
             phase.advance(len(part))
-    target.flush()
     if memo.sha256(path) != sha256:
         raise SourceChangedError(str(path))
-    return length_statistics(target)
+    return length_statistics(np.load(target, mmap_mode="r"))
 
 
 def measure_texts(
@@ -120,17 +122,22 @@ def measure_texts(
     """
     adjust = _adjustment(spec)
     parts: list[npt.NDArray[np.int64]] = []
+    begin = 0
     with progress.phase("lengths", total=None, unit="examples") as phase:
         texts = (_text(row, spec.field) for source in sources for row in iter_rows(source, paths=[spec.field]))
         for some in _chunks(texts, _ROWS_AT_ONCE):
-            parts.append(adjust(np.asarray(tokenizer.encode_batch(some).lengths)))
+            parts.append(adjust(np.asarray(tokenizer.encode_batch(some).lengths), begin))
+            begin += len(some)
             phase.advance(len(some))
     for source in sources:
         check_unchanged(source, memo=memo)
     if not parts:
         raise InputError(", ".join(source.url for source in sources), "hold no row")
     lengths = np.concatenate(parts)
-    np.save(directory / LENGTHS_NAME, lengths.astype(np.int32 if int(lengths.max()) < 1 << 31 else np.int64))
+    kind = np.dtype(np.int32 if int(lengths.max()) < 1 << 31 else np.int64)
+    with (directory / LENGTHS_NAME).open("wb") as handle:
+        handle.write(_npy_header(kind, len(lengths)))
+        handle.write(lengths.astype(kind).data)
     return length_statistics(lengths)
 
 
@@ -148,13 +155,31 @@ def length_statistics(lengths: npt.NDArray[Any]) -> dict[str, Any]:
 
 
 def _adjustment(spec: LengthsSpec) -> Adjust:
-    """Return what turns lengths into those of the training: with the tokens that it adds, and cut where it cuts."""
+    """Return what turns lengths into those of the training: with the tokens that it adds, and cut where it cuts.
 
-    def adjust(lengths: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+    It takes the number of the first of the lengths as well, and raises LengthError for one below 1, or that becomes too large.
+    """
+
+    def adjust(lengths: npt.NDArray[Any], begin: int) -> npt.NDArray[np.int64]:
+        most = LARGEST - spec.extra_tokens
+        if len(lengths) and not 1 <= int(lengths.min()) <= int(lengths.max()) <= most:
+            wrong = int(np.argmax((lengths < 1) | (lengths > most)))
+            wanted = f"at least 1, and at most {most}"
+            remedy = "Leave examples without tokens out of the source." if int(lengths[wrong]) < 1 else ""
+            raise LengthError(f"example {begin + wrong}", f"has length {lengths[wrong]}", wanted=wanted, remedy=remedy)
         whole = lengths.astype(np.int64) + spec.extra_tokens
         return np.minimum(whole, spec.cut_at_tokens) if spec.cut_at_tokens else whole
 
     return adjust
+
+
+def _npy_header(kind: np.dtype[Any], count: int) -> bytes:
+    """Return what stands before the values in an .npy file of one row; `np.save` doesn't say why a disk refused them."""
+    header = BytesIO()
+    np.lib.format.write_array_header_1_0(
+        header, {"descr": np.lib.format.dtype_to_descr(kind), "fortran_order": False, "shape": (count,)}
+    )
+    return header.getvalue()
 
 
 def _text(row: Row, field: str) -> str:

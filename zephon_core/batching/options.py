@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal, TypeGuard
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-__all__ = ["LARGEST", "TokenBatchOptions"]
+__all__ = ["LARGEST", "TokenBatchOptions", "is_whole"]
 
 LARGEST = 2**63 - 1
 """The largest number of tokens that is counted here: the largest int64."""
+
+
+def is_whole(value: Any, least: int, most: int = LARGEST) -> TypeGuard[int]:
+    """Say whether a value is a whole number, Python's or numpy's, from `least` to `most`."""
+    return isinstance(value, int | np.integer) and not isinstance(value, bool) and bool(least <= value <= most)
 
 
 class TokenBatchOptions(BaseModel):

@@ -12,9 +12,9 @@ import numpy.typing as npt
 from zephon_core.batching.batch_ranges import BatchRanges
 from zephon_core.batching.global_plan import GlobalBatchPlan
 from zephon_core.batching.lengths import LengthTable
-from zephon_core.batching.options import LARGEST
+from zephon_core.batching.options import LARGEST, is_whole
 from zephon_core.batching.plan_recipe import PlanRecipe
-from zephon_core.batching.state_fields import StateFields
+from zephon_core.batching.state_fields import StateFields, sealed
 from zephon_core.batching.token_sampler import TokenBatchPlan
 from zephon_core.errors import SpecError
 
@@ -39,9 +39,9 @@ class GlobalBatchCursor:
     """
 
     def __init__(self, plan: GlobalBatchPlan, rank: int, *, skip: Iterable[int] = ()) -> None:
-        if isinstance(rank, bool) or not isinstance(rank, int) or not 0 <= rank < plan.world_size:
+        if not is_whole(rank, 0, plan.world_size - 1):
             raise SpecError("rank", f"is {rank!r}", wanted=f"0 to {plan.world_size - 1}")
-        self._plan, self._rank = plan, rank
+        self._plan, self._rank, self._moves = plan, int(rank), 0
         self._committed = self._issued = self._ahead_from = 0
         self._place(_in_plan(plan, BatchRanges.of(skip)), 0)
 
@@ -69,6 +69,11 @@ class GlobalBatchCursor:
     def next_step(self) -> int:
         """The step whose batch `next_plan` would issue; the plan's `steps` at the end."""
         return self._step_of(self._issued)
+
+    @property
+    def moves(self) -> int:
+        """How often it was moved otherwise than by issuing and committing: what was issued before isn't counted any more."""
+        return self._moves
 
     @property
     def issued_batches(self) -> int:
@@ -109,19 +114,20 @@ class GlobalBatchCursor:
 
     def commit(self, batches: int = 1) -> None:
         """Count the first `batches` issued ones as consumed. Raises SpecError for more than are issued."""
-        if type(batches) is not int or not 0 <= batches <= self._issued - self._committed:
+        if not is_whole(batches, 0, self._issued - self._committed):
             raise SpecError("batches", f"is {batches!r}", wanted=f"0 to {self.issued_batches}, as many as are issued")
-        self._committed += batches
+        self._committed += int(batches)
 
     def rewind_uncommitted(self) -> None:
         """Take back what was issued and not committed."""
         self._issued = self._committed
+        self._moves += 1
 
     def seek(self, step: int) -> None:
         """Go to the beginning of a step, taking back what was issued; every step before it counts as committed."""
-        if isinstance(step, bool) or not isinstance(step, int) or not 0 <= step <= self._plan.steps:
+        if not is_whole(step, 0, self._plan.steps):
             raise SpecError("step", f"is {step!r}", wanted=f"0 to {self._plan.steps}")
-        self._place(self._skipped, step)
+        self._place(self._skipped, int(step))
 
     def skip(self, batch_ids: Iterable[int]) -> None:
         """Leave out batches from now on.
@@ -132,6 +138,10 @@ class GlobalBatchCursor:
         if self.issued_batches:
             remedy = "Commit them, or rewind_uncommitted() first."
             raise SpecError("skip", f"is called with {self.issued_batches} batches issued", wanted="none", remedy=remedy)
+        self.leave_out(batch_ids)
+
+    def leave_out(self, batch_ids: Iterable[int]) -> None:
+        """Do as `skip` does, taking back what is issued."""
         added = _in_plan(self._plan, BatchRanges.of(batch_ids))
         both, committed = self._skipped.union(added), self.step * self._plan.world_size
         if both.below(committed) > self._skipped.below(committed):
@@ -139,17 +149,21 @@ class GlobalBatchCursor:
             raise SpecError("batch_ids", found, wanted=f"batches of step {self.step} or later: those before it are committed")
         self._place(both, self.step)
 
-    def state(self) -> dict[str, Any]:
-        """Return the place as a plain document: committed steps, the plan's digest and recipe, batches left out."""
-        return {
+    def state(self, *, issued: bool = False) -> dict[str, Any]:
+        """Return the place as a plain document: committed steps, the plan's digest and recipe, batches left out.
+
+        issued: as if all that is issued were committed.
+        """
+        document = {
             "format": _FORMAT,
             "version": CURSOR_VERSION,
             "plan": self._plan.digest,
             "epoch": self._plan.epoch,
-            "step": self.step,
+            "step": self.next_step if issued else self.step,
             "skipped": self._skipped.to_json(),
             "recipe": self._plan.recipe.to_json(),
         }
+        return sealed(document)
 
     def load_state(self, state: Mapping[str, Any] | str | bytes) -> None:
         """Go to a saved place, of any rank.
@@ -180,6 +194,7 @@ class GlobalBatchCursor:
 
     def _place(self, skipped: BatchRanges, step: int) -> None:
         self._skipped = skipped
+        self._moves += 1
         self._passed = skipped.whole_steps(self._plan.world_size)
         self._count = self._plan.steps - len(self._passed)
         self._committed = self._issued = self._ahead_from = step - self._passed.below(step)
@@ -213,6 +228,7 @@ def _read(state: Mapping[str, Any] | str | bytes) -> tuple[StateFields, PlanReci
         raise read.error("epoch", f"is {read.integer('epoch')}", f"{recipe.epoch}, as in its recipe", "The state is damaged.")
     read.integer("step")
     BatchRanges.of_json(read.raw("skipped"), f"{read.name}.skipped", LARGEST)
+    read.check_seal()
     return read, recipe
 
 

@@ -25,13 +25,14 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import ValidationError
 
-from zephon_core.atomic import atomic_file, write_json
+from zephon_core.atomic import atomic_file, fsync_directory, temporary_name, write_json
 from zephon_core.batching.global_plan import PlanArrays
 from zephon_core.batching.plan_recipe import PlanRecipe
 from zephon_core.batching.plan_statistics import PlanStatistics
-from zephon_core.batching.state_fields import StateFields
+from zephon_core.batching.state_fields import StateFields, sealed
 from zephon_core.errors import ArtifactError, CorruptArtifactError, MissingArtifactError, StateError
 from zephon_core.fingerprint import canonical_json, file_sha256
+from zephon_core.locks import alone_in
 
 __all__ = ["ARRAYS_NAME", "FILE_VERSION", "HEADER_NAME", "open_plan", "save_plan"]
 
@@ -40,18 +41,31 @@ HEADER_NAME = "plan.json"
 FILE_VERSION = 1
 
 _FORMAT = "zephon-batch-plan"
-_NAMES = ["digest", "recipe", "steps", "world_size", "examples", "statistics", "file", "sha256"]
+_NAMES = ["digest", "recipe", "steps", "world_size", "examples", "statistics", "file"]
 _PLAN_AGAIN = "Plan again, or take another copy."
 
 
 def save_plan(folder: Path, recipe: PlanRecipe, arrays: PlanArrays, statistics: PlanStatistics) -> None:
-    """Write both files; where they are already, the new ones take their place."""
+    """Write both files; where they are already, the new ones take their place once they are whole, at one go."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / HEADER_NAME).unlink(missing_ok=True)
-    with atomic_file(folder / ARRAYS_NAME) as handle:
-        hashed = _Hashed(handle)
-        _write_arrow(hashed, arrays, recipe)
+    staged = temporary_name(folder / ARRAYS_NAME), temporary_name(folder / HEADER_NAME)
+    try:
+        with atomic_file(staged[0]) as handle:
+            hashed = _Hashed(handle)
+            _write_arrow(hashed, arrays, recipe)
         record = {"name": ARRAYS_NAME, "bytes": hashed.written, "sha256": hashed.digest.hexdigest()}
+        _write_header(staged[1], recipe, arrays, statistics, record)
+        with alone_in(folder):
+            (folder / HEADER_NAME).unlink(missing_ok=True)  # so that no header is ever beside another plan's arrays
+            staged[0].replace(folder / ARRAYS_NAME)
+            staged[1].replace(folder / HEADER_NAME)
+            fsync_directory(folder)
+    finally:
+        for path in staged:
+            path.unlink(missing_ok=True)
+
+
+def _write_header(path: Path, recipe: PlanRecipe, arrays: PlanArrays, statistics: PlanStatistics, record: dict[str, Any]) -> None:
     header = {
         "format": _FORMAT,
         "version": FILE_VERSION,
@@ -63,7 +77,7 @@ def save_plan(folder: Path, recipe: PlanRecipe, arrays: PlanArrays, statistics: 
         "statistics": statistics.to_json(),
         "file": record,
     }
-    write_json(folder / HEADER_NAME, header | {"sha256": hashlib.sha256(canonical_json(header)).hexdigest()})
+    write_json(path, sealed(header))
 
 
 def open_plan(folder: Path, *, verify: bool) -> tuple[PlanRecipe, PlanArrays, PlanStatistics]:
@@ -95,6 +109,11 @@ def open_plan(folder: Path, *, verify: bool) -> tuple[PlanRecipe, PlanArrays, Pl
     counts = header.integer("steps") * header.integer("world_size"), header.integer("examples"), recipe.last_world_size
     if counts != (len(arrays.real_tokens), len(arrays.examples), header.integer("world_size")):
         raise CorruptArtifactError(str(path), "holds other batches than its header says", remedy=_PLAN_AGAIN)
+    offsets = arrays.offsets  # whatever reads a batch relies on these
+    if len(offsets) != len(arrays.real_tokens) + 1 or offsets[0] != 0 or offsets[-1] != len(arrays.examples):
+        raise CorruptArtifactError(str(path), "has offsets that can't be right", remedy=_PLAN_AGAIN)
+    if (offsets[1:] < offsets[:-1]).any():
+        raise CorruptArtifactError(str(path), "has offsets that can't be right", remedy=_PLAN_AGAIN)
     if verify:
         _check_content(path, columns, recipe)
     return recipe, arrays, statistics
@@ -192,7 +211,8 @@ def _check_content(path: Path, columns: dict[str, npt.NDArray[Any]], recipe: Pla
         and np.array_equal(columns["rank"], np.tile(np.arange(world_size), steps)),
         "offsets": int(offsets[0]) == 0 and int(sizes.min(initial=0)) >= 0 and int(offsets[-1]) == len(columns["examples"]),
         "token slots": np.array_equal(columns["token_slots"], slots) and int(slots.max(initial=0)) <= recipe.options.maximum_tokens,
-        "examples": int(columns["examples"].max(initial=0)) < max(recipe.source.count, 1),
+        "examples": int(columns["examples"].min(initial=0)) >= 0
+        and int(columns["examples"].max(initial=0)) < max(recipe.source.count, 1),
     }
     for name, good in checks.items():
         if not good:
@@ -204,7 +224,7 @@ def _read_header(path: Path) -> tuple[StateFields, PlanRecipe, PlanStatistics]:
         value = json.loads(path.read_bytes())
     except FileNotFoundError:
         raise MissingArtifactError(str(path), "is not there", remedy="Name the folder of a plan.") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise CorruptArtifactError(str(path), f"can't be read ({error})", remedy=_PLAN_AGAIN) from error
     if not isinstance(value, dict) or value.get("format") != _FORMAT:
         raise ArtifactError(str(path), "is no plan's header", wanted=f"format {_FORMAT}", remedy="Name a plan's folder.")
@@ -213,7 +233,11 @@ def _read_header(path: Path) -> tuple[StateFields, PlanRecipe, PlanStatistics]:
         remedy = "A later release wrote it: use that one, or plan again."
         raise ArtifactError(str(path), f"is of version {version}", wanted=f"{FILE_VERSION} or below", remedy=remedy)
     content = {key: item for key, item in value.items() if key != "sha256"}
-    if value.get("sha256") != hashlib.sha256(canonical_json(content)).hexdigest():
+    try:
+        found = hashlib.sha256(canonical_json(content)).hexdigest()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise CorruptArtifactError(str(path), f"holds what no header holds ({error})", remedy=_PLAN_AGAIN) from error
+    if value.get("sha256") != found:
         raise CorruptArtifactError(str(path), "has another SHA-256 than it says itself", remedy=_PLAN_AGAIN)
     try:
         header = StateFields.of_document(value, _FORMAT, FILE_VERSION, _NAMES)

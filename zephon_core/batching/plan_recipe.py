@@ -14,14 +14,19 @@ from zephon_core.batching.state_fields import StateFields, difference, read_opti
 from zephon_core.errors import StateError
 from zephon_core.fingerprint import fingerprint
 
-__all__ = ["PLAN_VERSION", "PlanRecipe", "PlanSource", "Reshard"]
+__all__ = ["LARGEST_SETTING", "LARGEST_WORLD", "PLAN_VERSION", "PlanRecipe", "PlanSource", "Reshard"]
 
 PLAN_VERSION = 1
 """Changes with the batches that a recipe gives."""
 
 _DEALING = ["seed", "epoch", "options", "world_size", "bucket_width", "window_steps", "reshards"]
 _NAMES = ["version", "order_version", "source", *_DEALING]
-_LARGEST_WORLD = 1 << 31
+
+LARGEST_WORLD = 1 << 20
+"""The most ranks that are planned for."""
+
+LARGEST_SETTING = 1 << 31
+"""The widest windows, in steps."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +69,10 @@ class PlanRecipe:
     def last_world_size(self) -> int:
         """The size of the world that the plan is for."""
         return self.reshards[-1].world_size if self.reshards else self.world_size
+
+    def of_epoch(self, epoch: int) -> PlanRecipe:
+        """Return the recipe of another epoch, on the present world, with the same settings."""
+        return replace(self, epoch=epoch, world_size=self.last_world_size, reshards=())
 
     @cached_property
     def digest(self) -> str:
@@ -108,9 +117,9 @@ class PlanRecipe:
             read.optional_integer("seed"),
             read.integer("epoch"),
             read_options(read.raw("options"), f"{name}.options"),
-            read.integer("world_size", low=1, high=_LARGEST_WORLD),
-            read.integer("bucket_width"),
-            read.integer("window_steps", low=1),
+            read.integer("world_size", low=1, high=LARGEST_WORLD),
+            read.integer("bucket_width", high=LARGEST_SETTING),
+            read.integer("window_steps", low=1, high=LARGEST_SETTING),
             _read_reshards(read.raw("reshards"), f"{name}.reshards"),
         )
 
@@ -137,5 +146,5 @@ def _read_reshards(value: object, name: str) -> tuple[Reshard, ...]:
     for k, item in enumerate(value):
         read = StateFields(item, f"{name}[{k}]", ["step", "world_size", "skipped"])
         skipped = BatchRanges.of_json(read.raw("skipped"), f"{name}[{k}].skipped", LARGEST)
-        reshards.append(Reshard(read.integer("step"), read.integer("world_size", low=1, high=_LARGEST_WORLD), skipped))
+        reshards.append(Reshard(read.integer("step"), read.integer("world_size", low=1, high=LARGEST_WORLD), skipped))
     return tuple(reshards)

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict
 from zephon_core.batching.lengths import LengthTable
 from zephon_core.batching.options import TokenBatchOptions
 from zephon_core.compiled import compiled
+from zephon_core.errors import StateError
 
 if TYPE_CHECKING:
     from zephon_core.batching.global_plan import PlanArrays
@@ -20,6 +21,7 @@ __all__ = ["Distribution", "Imbalance", "Mixing", "PlanStatistics", "measure_pla
 
 _BINS = 32
 _DIGITS = 9
+_IMPOSSIBLE = 2.0
 _COUNTED_LENGTHS = 1 << 24
 
 Int64 = npt.NDArray[np.int64]
@@ -130,7 +132,8 @@ def _imbalance(slots: Int64, total: int) -> Imbalance:
     """slots: int64 [steps, ranks]."""
     costliest = slots.max(axis=1, initial=0)
     reached = _total(costliest) * slots.shape[1]
-    each = costliest / np.maximum(slots.mean(axis=1), 1) - 1 if len(slots) else np.zeros(0)
+    means = slots.mean(axis=1)
+    each = np.divide(costliest, means, out=np.ones(len(means)), where=means > 0) - 1
     whole = each[:-1] if len(each) > 1 else np.zeros(1)
     median, high = np.quantile(whole, [0.5, 0.99])
     return Imbalance(
@@ -151,12 +154,14 @@ def _mixing(arrays: PlanArrays, sizes: Int64, world_size: int, table: LengthTabl
         lengths, indices = _correlations(arrays.examples, table.values, by_length, by_index)
     else:
         lengths, indices = _correlations(arrays.examples, of_lengths, np.zeros(0), by_index)
+    if lengths > _IMPOSSIBLE:
+        raise _rewritten()
     whole = max(0, len(sizes) - world_size)
     tokens, held = (array[:whole].reshape(-1, world_size) for array in (arrays.real_tokens, sizes))
     means = tokens / np.maximum(held, 1)
     varied = means.var() if whole else 0.0
     between = means.mean(axis=1).var() * world_size / varied if varied else 1.0
-    per_step = tokens.sum(axis=1) / np.maximum(held.sum(axis=1), 1)
+    per_step = tokens.sum(axis=1, dtype=np.float64) / np.maximum(held.sum(axis=1), 1)
     return Mixing(
         length_correlation=_rounded(lengths),
         index_correlation=_rounded(indices),
@@ -169,6 +174,8 @@ def _length_ranks(table: LengthTable, examples: npt.NDArray[Any]) -> tuple[npt.N
     """Return the mean rank of each length, by length; or, where lengths are too large to count, nothing and each example's."""
     if table.longest < _COUNTED_LENGTHS:
         counts = _counted(examples, table.values, table.longest + 1)
+        if not len(counts):
+            raise _rewritten()
         return np.cumsum(counts) - (counts + 1) / 2, None
     distinct, inverse, counts = np.unique(table.values[examples], return_inverse=True, return_counts=True)
     ranks = np.zeros(table.count)
@@ -186,13 +193,16 @@ def _index_ranks(examples: npt.NDArray[Any], count: int) -> Int64:
 def _counted(examples: Any, values: Any, size: int) -> Any:
     counts = np.zeros(size, np.int64)
     for k in range(len(examples)):
-        counts[np.uint64(values[np.uint64(examples[k])])] += 1
+        length = values[np.uint64(examples[k])]
+        if not 1 <= length < size:
+            return counts[:0].copy()
+        counts[np.uint64(length)] += 1
     return counts
 
 
 @compiled
 def _correlations(examples: Any, values: Any, ranks_of_values: Any, ranks_of_examples: Any) -> tuple[float, float]:
-    """Correlate positions 0, 1, … with ranks of lengths and of indices.
+    """Correlate positions 0, 1, … with ranks of lengths and of indices; more than 1 where a length has no rank.
 
     values: what the ranks of an example's length are found by: its length, or the rank itself if `ranks_of_values` is empty.
     """
@@ -202,6 +212,8 @@ def _correlations(examples: Any, values: Any, ranks_of_values: Any, ranks_of_exa
         example = np.uint64(examples[k])
         length = np.float64(values[example])
         if len(ranks_of_values):
+            if not 0 <= values[example] < len(ranks_of_values):
+                return 3.0, 3.0
             length = ranks_of_values[np.uint64(values[example])]
         index = np.float64(examples[k])
         if len(ranks_of_examples):
@@ -217,6 +229,10 @@ def _correlations(examples: Any, values: Any, ranks_of_values: Any, ranks_of_exa
         with_length / math.sqrt(first) if first > 0 else 0.0,
         with_index / math.sqrt(second) if second > 0 else 0.0,
     )
+
+
+def _rewritten() -> StateError:
+    return StateError("lengths", "were written to while they were in use", remedy="Make the table anew, and plan again.")
 
 
 def _pearson(first: npt.NDArray[np.float64], second: npt.NDArray[np.float64]) -> float:

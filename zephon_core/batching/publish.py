@@ -14,6 +14,7 @@ from typing import Any
 
 from zephon_core.atomic import publish_directory, remove_tree, write_json
 from zephon_core.errors import SpecError
+from zephon_core.fingerprint import file_sha256
 from zephon_core.locks import alone_in
 from zephon_core.readers.sources import local_path
 from zephon_core.store import ArtifactRef, ArtifactStore, FileRecord, link_or_copy
@@ -55,7 +56,7 @@ def publish_plan(store: ArtifactStore, name: str, plan: ArtifactRef, report: Art
         "fingerprints": {"plan": plan.fingerprint, "report": report.fingerprint},
         "files": {file: record.model_dump() for file, record in sorted(files.items())},
     }
-    if not _is_there(output, manifest, files):
+    if not _is_there(output, manifest, files, places):
         output.parent.mkdir(parents=True, exist_ok=True)
         staging = output.with_name(f".{output.name}.staging-{os.getpid()}-{secrets.token_hex(4)}")
         staging.mkdir()
@@ -79,9 +80,13 @@ def _check_is_ours(output: Path) -> None:
         raise SpecError(str(output), "holds files that are no planned batches", wanted=_WANTED)
 
 
-def _is_there(output: Path, manifest: Mapping[str, Any], files: Mapping[str, FileRecord]) -> bool:
+def _is_there(output: Path, manifest: Mapping[str, Any], files: Mapping[str, FileRecord], places: Mapping[str, Path]) -> bool:
+    """Say whether a folder is this plan already: each file the store's own, or of the same content."""
     try:
         same = json.loads((output / MANIFEST_NAME).read_bytes()) == manifest
-        return same and all((output / file).stat().st_size == record.bytes for file, record in files.items())
-    except (OSError, ValueError):
+        return same and all(
+            (output / file).samefile(places[file] / file) or file_sha256(output / file) == record.sha256
+            for file, record in files.items()
+        )
+    except (OSError, ValueError, RecursionError):
         return False

@@ -30,13 +30,17 @@ def describe(statistics: Mapping[str, Any]) -> dict[str, str]:
     figures = PlanStatistics.model_validate(statistics)
     examples, imbalance, mixing = figures.batch_examples, figures.imbalance, figures.mixing
     empty = f"; in the last step {_many(figures.empty_batches, 'rank')} without an example" if figures.empty_batches else ""
+    above = (
+        f"a step's costliest batch is {imbalance.mean:.2%} above its mean, {imbalance.largest:.2%} at worst, the last step aside"
+    )
+    if figures.steps < 2:
+        above = f"the only step's costliest batch is {imbalance.last_step:.2%} above its mean"
     return {
         "batches": f"{figures.batches:,} of {figures.examples:,} examples, in {_many(figures.steps, 'step')} on "
         f"{_many(figures.world_size, 'rank')}{empty}",
         "tokens": f"{format_amount(figures.real_tokens, 'tokens')} in {format_amount(figures.token_slots, 'slots')}: "
         f"{figures.padding_waste:.2%} is padding, {figures.unfilled:.2%} of the budget stays unfilled",
-        "imbalance": f"ranks wait {imbalance.idle_share:.2%} of their time, if it goes with slots; a step's costliest batch is "
-        f"{imbalance.mean:.2%} above its mean, {imbalance.largest:.2%} at worst",
+        "imbalance": f"ranks wait {imbalance.idle_share:.2%} of their time, if it goes with slots; {above}",
         "sizes": f"{examples.least:,} to {examples.largest:,} examples a batch, the median {examples.median:,}",
         "shuffled": f"place in the plan and length correlate by {mixing.length_correlation:+.4f}, place and number by "
         f"{mixing.index_correlation:+.4f}; neighbouring steps by {mixing.neighbour_correlation:+.4f}",
@@ -99,7 +103,7 @@ def _imbalance(plan: GlobalBatchPlan) -> str:
     if plan.world_size == 1 or plan.steps < 2:
         return ""
     slots = plan.arrays.token_slots.reshape(plan.steps, plan.world_size)[:-1]
-    above = slots.max(axis=1) / np.maximum(slots.mean(axis=1), 1) - 1
+    above = slots.max(axis=1) / slots.mean(axis=1) - 1  # only the last step may be without a slot
     counts, edges = np.histogram(above, bins=32, range=(0.0, max(float(above.max()), 1e-4)))
     chart = columns(
         [

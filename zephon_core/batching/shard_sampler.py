@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol, Self
 import numpy as np
 import numpy.typing as npt
 
-from zephon_core.batching.options import LARGEST
+from zephon_core.batching.options import LARGEST, is_whole
 from zephon_core.batching.remainder import Remainder
 from zephon_core.batching.shard_state import TAILS, ConsolidatedSamplerState, SamplerState, Tail, refuse_other
 from zephon_core.errors import InputError, SpecError
@@ -63,13 +63,13 @@ class StatefulShardSampler:
             _check("shuffle_seed", shuffle_seed)
         self._shape = SamplerState(
             source_id=source_id,
-            source_length=source_length,
+            source_length=int(source_length),
             epoch=0,
-            shuffle_seed=shuffle_seed,
+            shuffle_seed=None if shuffle_seed is None else int(shuffle_seed),
             tail=tail,
             epoch_size=0,
-            rank=rank,
-            world_size=world_size,
+            rank=int(rank),
+            world_size=int(world_size),
             carried_consumed=0,
             committed=0,
             held=Remainder(0),
@@ -251,17 +251,17 @@ class StatefulShardSampler:
 def _begun(shape: SamplerState, epoch: int) -> SamplerState:
     _check("epoch", epoch)
     size = shape.source_length - (shape.source_length % shape.world_size if shape.tail == "drop" else 0)
-    return replace(shape, epoch=epoch, epoch_size=size, carried_consumed=0, committed=0, held=Remainder(size))
+    return replace(shape, epoch=int(epoch), epoch_size=size, carried_consumed=0, committed=0, held=Remainder(size))
 
 
 def _count(value: int, *, at_least: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < at_least:
+    if not is_whole(value, at_least):
         raise SpecError("count", f"is {value!r}", wanted=f"a whole number, at least {at_least}")
     return int(value)
 
 
 def _check(name: str, value: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= LARGEST:
+    if not is_whole(value, 0):
         raise SpecError(name, f"is {value!r}", wanted=f"a whole number from 0 to {LARGEST}")
 
 

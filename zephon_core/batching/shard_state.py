@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from zephon_core.batching.order import ORDER_VERSION, EpochOrder
 from zephon_core.batching.remainder import Remainder, shard_length
-from zephon_core.batching.state_fields import StateFields, decode_integers, difference, encode_integers
+from zephon_core.batching.state_fields import StateFields, decode_integers, difference, encode_integers, sealed
 from zephon_core.errors import StateError
 
 __all__ = ["STATE_VERSION", "TAILS", "ConsolidatedSamplerState", "SamplerState", "Tail", "refuse_other"]
@@ -105,7 +105,7 @@ class SamplerState(_SourceState):
             indices = encode_integers(self.held)
         mine = {"rank": self.rank, "world_size": self.world_size, "carried_consumed": self.carried_consumed}
         rest = {"scope_size": self.scope_size, "indices": indices, "committed": self.committed}
-        return {"format": _FORMAT, "version": STATE_VERSION, **self.source_json(), **mine, **rest}
+        return sealed({"format": _FORMAT, "version": STATE_VERSION, **self.source_json(), **mine, **rest})
 
     @classmethod
     def of(cls, value: Mapping[str, Any] | str | bytes) -> SamplerState:
@@ -126,6 +126,7 @@ class SamplerState(_SourceState):
             _check_tail(read, source, held, world_size)
         elif len(held) != length:
             raise read.error("indices", f"holds {len(held)} examples", str(length))
+        read.check_seal()
         return cls(**_plain(source), rank=rank, world_size=world_size, carried_consumed=carried, committed=committed, held=held)
 
 
@@ -191,7 +192,7 @@ class ConsolidatedSamplerState(_SourceState):
         """Write the state as a plain document."""
         held = _recipe_json(self.order, self.held) if isinstance(self.held, Remainder) else encode_integers(self.held)
         rest = {"consumed": self.consumed, "remaining": held}
-        return {"format": _CONSOLIDATED, "version": STATE_VERSION, **self.source_json(), **rest}
+        return sealed({"format": _CONSOLIDATED, "version": STATE_VERSION, **self.source_json(), **rest})
 
     @classmethod
     def of(cls, value: Mapping[str, Any] | str | bytes) -> ConsolidatedSamplerState:
@@ -205,6 +206,7 @@ class ConsolidatedSamplerState(_SourceState):
             raise read.error("remaining", f"holds {left} examples", str(source.epoch_size - consumed))
         if isinstance(held, Remainder):
             _check_tail(read, source, held, 1)
+        read.check_seal()
         return cls(**_plain(source), consumed=consumed, held=held)
 
 

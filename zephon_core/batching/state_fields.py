@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,8 +15,9 @@ from pydantic import ValidationError
 
 from zephon_core.batching.options import LARGEST, TokenBatchOptions
 from zephon_core.errors import StateError
+from zephon_core.fingerprint import canonical_json
 
-__all__ = ["StateFields", "decode_integers", "difference", "encode_integers", "read_options"]
+__all__ = ["StateFields", "decode_integers", "difference", "encode_integers", "read_options", "sealed"]
 
 _WIDTHS = (1, 2, 4, 8)
 
@@ -42,11 +44,14 @@ class StateFields:
 
     @classmethod
     def of_document(cls, value: object, kind: str, version: int, names: Sequence[str]) -> StateFields:
-        """Read a whole state: a mapping, or its JSON text. Its "format" must be `kind` and its "version" `version`."""
+        """Read a whole state: a mapping, or its JSON text. Its "format" must be `kind` and its "version" `version`.
+
+        Besides `names` it holds "sha256", which `check_seal` compares once the fields are read.
+        """
         if isinstance(value, str | bytes):
             try:
                 value = json.loads(value)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise StateError(
                     kind, f"isn't whole JSON ({error})", remedy="The state is cut short: take an older checkpoint."
                 ) from error
@@ -60,7 +65,17 @@ class StateFields:
         if found > version:
             remedy = "A later release wrote it: use that one, or a later one still."
             raise StateError(kind, f"has version {found}", wanted=f"{version} or below", remedy=remedy)
-        return cls(value, kind, ["format", "version", *names])
+        return cls(value, kind, ["format", "version", *names, "sha256"])
+
+    def check_seal(self) -> None:
+        """Raise StateError unless the document's "sha256" is that of the rest of it: then something in it was changed."""
+        try:
+            whole = _seal(self._value) == self._value["sha256"]
+        except (TypeError, ValueError, RecursionError) as error:
+            raise StateError(self.name, f"holds what no state holds ({error})") from error
+        if not whole:
+            remedy = "It is damaged, or was changed since it was saved: take an older checkpoint."
+            raise StateError(self.name, "has another SHA-256 than it says itself", remedy=remedy)
 
     def raw(self, name: str) -> Any:
         """Return a field as it is."""
@@ -96,6 +111,16 @@ class StateFields:
     def error(self, name: str, found: str, wanted: str = "", remedy: str = "") -> StateError:
         """Make the error that says what is wrong with a field."""
         return StateError(f"{self.name}.{name}", found, wanted=wanted, remedy=remedy)
+
+
+def sealed(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a document with "sha256", the SHA-256 of the rest as canonical JSON, by which a change shows."""
+    return {**document, "sha256": _seal(document)}
+
+
+def _seal(document: Mapping[str, Any]) -> str:
+    rest = {key: value for key, value in document.items() if key != "sha256"}
+    return hashlib.sha256(canonical_json(rest)).hexdigest()
 
 
 def difference(where: str, saved: object, present: object, *, remedy: str = "") -> StateError:

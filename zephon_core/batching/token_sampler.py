@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, NamedTuple, Self
 
@@ -13,7 +14,7 @@ import numpy.typing as npt
 
 from zephon_core.batching.cut import CutBatches, cut_stretch, lengths_of
 from zephon_core.batching.lengths import LengthTable
-from zephon_core.batching.options import TokenBatchOptions
+from zephon_core.batching.options import TokenBatchOptions, is_whole
 from zephon_core.batching.shard_sampler import ExampleSource, StatefulShardSampler
 from zephon_core.batching.shard_state import refuse_other
 from zephon_core.batching.token_state import (
@@ -96,6 +97,7 @@ class StatefulTokenBatchSampler:
         # _ends[b] .. _ends[b + 1] - 1. Batches before `_next` are issued, those before `_first` committed. The shard's own cursors
         # follow when they matter (`_settle`): examples before `_committed` are committed, those before `_counted` told as issued.
         self._start, self._planned, self._next, self._first, self._committed, self._counted = 0, 0, 0, 0, 0, 0
+        self._moves = 0
         self._examples: Int64
         self._ends: list[int]
         self._tokens: list[int]
@@ -125,6 +127,11 @@ class StatefulTokenBatchSampler:
     def epoch(self) -> int:
         """The present epoch."""
         return self._sampler.epoch
+
+    @property
+    def moves(self) -> int:
+        """How often it was moved otherwise than by issuing and committing: what was issued before isn't counted any more."""
+        return self._moves
 
     @property
     def issued_batches(self) -> int:
@@ -167,7 +174,7 @@ class StatefulTokenBatchSampler:
 
     def commit(self, count: int = 1) -> None:
         """Count the first `count` issued batches as consumed; 0 is allowed. Raises SpecError for more than were issued."""
-        if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= self.issued_batches:
+        if not is_whole(count, 0, self.issued_batches):
             wanted = f"a whole number from 0 to {self.issued_batches}, as many as are issued"
             raise SpecError("commit", f"is of {count!r} batches", wanted=wanted)
         while count and self._earlier:
@@ -193,17 +200,24 @@ class StatefulTokenBatchSampler:
         self._restart()
 
     def state(
-        self, lengths: Literal["inline", "reference"] | None = None, *, indices: Literal["recipe", "inline"] = "recipe"
+        self,
+        lengths: Literal["inline", "reference"] | None = None,
+        *,
+        indices: Literal["recipe", "inline"] = "recipe",
+        issued: bool = False,
     ) -> dict[str, Any]:
         """Return what is committed, the lengths and the limits, as a plain document (`TokenBatchState`).
 
         lengths "reference": a few hundred bytes; the first one takes a pass to identify the lengths, later ones don't. "inline":
         the lengths themselves, 2 to 11 bytes each. None: a reference if they are a file, else inline. indices: as in
-        `StatefulShardSampler.state`.
+        `StatefulShardSampler.state`. issued: as if all that is issued were committed.
         """
         self._settle()
         how = lengths or ("inline" if self._table.path is None else "reference")
-        return TokenBatchState(self._sampler.saved(indices), saved_lengths(self._table, how), self._options).to_json()
+        saved = self._sampler.saved(indices)
+        if issued:
+            saved = replace(saved, committed=self._sampler.issued)
+        return TokenBatchState(saved, saved_lengths(self._table, how), self._options).to_json()
 
     def load_state(self, state: TokenBatchState | Mapping[str, Any] | str | bytes) -> None:
         """Go to where a state was saved, by this rank of this world, with this source, seed, tail, lengths and limits.
@@ -255,6 +269,7 @@ class StatefulTokenBatchSampler:
     def _restart(self) -> None:
         """Forget what was planned ahead; nothing is computed before the next look."""
         self._stretch = _FIRST_STRETCH
+        self._moves += 1
         self._earlier.clear()
         self._committed = self._counted = self._sampler.issued
         self._hold(self._sampler.issued, np.zeros(0, np.int64), CutBatches(*np.zeros((3, 0), np.int64)))

@@ -4,6 +4,9 @@ The lengths are in the state themselves, or as a reference: the .npy file, how m
 reference also holds what the file looked like (size, times, inode) when its content was last read. Where the file still looks
 the same, its content is taken to be, as build tools and the store do; where it doesn't, on another machine or after a copy, the
 content is read and compared by SHA-256. Either way the state is refused if the lengths are others.
+
+Every state ends with a SHA-256 of itself, so what it says of a file is believed only if nothing in it was changed. What it can't
+say is whether states of several ranks are of one moment: all of them have to be taken from one checkpoint.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from typing import Any, Literal
 from zephon_core.batching.lengths import LengthTable
 from zephon_core.batching.options import LARGEST, TokenBatchOptions
 from zephon_core.batching.shard_state import ConsolidatedSamplerState, SamplerState
-from zephon_core.batching.state_fields import StateFields, decode_integers, difference, encode_integers, read_options
+from zephon_core.batching.state_fields import StateFields, decode_integers, difference, encode_integers, read_options, sealed
 from zephon_core.errors import InputError, SpecError, StateError
 
 __all__ = [
@@ -117,14 +120,16 @@ class TokenBatchState:
     def to_json(self) -> dict[str, Any]:
         """Write the state as a plain document."""
         body = _body_json(self.lengths, self.options)
-        return {"format": _FORMAT, "version": TOKEN_STATE_VERSION, "sampler": self.sampler.to_json(), **body}
+        return sealed({"format": _FORMAT, "version": TOKEN_STATE_VERSION, "sampler": self.sampler.to_json(), **body})
 
     @classmethod
     def of(cls, value: Mapping[str, Any] | str | bytes) -> TokenBatchState:
         """Read a state from its document or the document's JSON text, checking all it says; raises StateError."""
         read = StateFields.of_document(value, _FORMAT, TOKEN_STATE_VERSION, ["sampler", "lengths", "options"])
         sampler = SamplerState.of(read.raw("sampler"))
-        return cls(sampler, *_read_body(read, sampler.source_length))
+        lengths, options = _read_body(read, sampler.source_length)
+        read.check_seal()
+        return cls(sampler, lengths, options)
 
 
 @dataclass(frozen=True)
@@ -154,14 +159,16 @@ class ConsolidatedTokenBatchState:
     def to_json(self) -> dict[str, Any]:
         """Write the state as a plain document."""
         body = _body_json(self.lengths, self.options)
-        return {"format": _CONSOLIDATED, "version": TOKEN_STATE_VERSION, "sampler": self.sampler.to_json(), **body}
+        return sealed({"format": _CONSOLIDATED, "version": TOKEN_STATE_VERSION, "sampler": self.sampler.to_json(), **body})
 
     @classmethod
     def of(cls, value: Mapping[str, Any] | str | bytes) -> ConsolidatedTokenBatchState:
         """Read a state from its document or the document's JSON text, checking all it says; raises StateError."""
         read = StateFields.of_document(value, _CONSOLIDATED, TOKEN_STATE_VERSION, ["sampler", "lengths", "options"])
         sampler = ConsolidatedSamplerState.of(read.raw("sampler"))
-        return cls(sampler, *_read_body(read, sampler.source_length))
+        lengths, options = _read_body(read, sampler.source_length)
+        read.check_seal()
+        return cls(sampler, lengths, options)
 
 
 def table_of(lengths: LengthTable | LengthReference, given: LengthTable | None) -> LengthTable:

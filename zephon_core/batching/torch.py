@@ -15,7 +15,8 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from zephon_core.batching.plan_cursor import GlobalBatchCursor
+from zephon_core.batching.options import is_whole
+from zephon_core.batching.plan_cursor import GlobalBatchCursor, recipe_of
 from zephon_core.batching.token_sampler import StatefulTokenBatchSampler
 from zephon_core.errors import MissingArtifactError, MissingExtraError, SpecError, StateError
 
@@ -47,7 +48,9 @@ class TokenBatchSampler(Sampler[list[int]]):
                 batches.commit()
 
     An iterator begins after the last committed batch, so what a loader had asked for when it was given up comes again. Only
-    the latest iterator goes on. Of a `GlobalBatchCursor` a batch may be empty: `plan_cursor` says when.
+    the latest iterator goes on, and only while nothing but it and `commit` moves the source: once that is rewound, sought or
+    restored, or batches are left out, it has to be iterated over anew. Of a `GlobalBatchCursor` a batch may be empty:
+    `plan_cursor` says when.
 
     It is what `torch.distributed.checkpoint` calls Stateful. Its state is one JSON text (two or three kilobytes, whatever the
     number of examples) under a key that names the rank, since a checkpoint keeps one value of each key.
@@ -59,6 +62,7 @@ class TokenBatchSampler(Sampler[list[int]]):
         self._ended: int | None = None  # the epoch that an iterator of this object has come to the end of
         self._latest: BatchIterator | None = None
         self._issued = False  # whether anything of the present epoch was
+        self._counted = False  # whether anything was committed since the latest iterator began
 
     @property
     def source(self) -> Source:
@@ -71,23 +75,54 @@ class TokenBatchSampler(Sampler[list[int]]):
         return self._source.epoch
 
     def __len__(self) -> int:
-        """How many batches are to come, of a `GlobalBatchCursor`. Raises TypeError where only planning them would tell."""
+        """How many batches the next iterator gives, of a `GlobalBatchCursor`: those of the epoch that aren't committed.
+
+        After `set_epoch` it plans that epoch if the present one is over. Raises TypeError where only planning them would tell.
+        """
         if isinstance(self._source, GlobalBatchCursor):
-            return self._source.remaining_batches
+            over = self._source.step == self._source.plan.steps or (_is_untouched(self._source) and not self._issued)
+            if over and self._asked is not None and self._asked > self.epoch:
+                self._settle()
+                if self._latest is not None and not self._latest._begun:
+                    self._latest._stay()
+            return self._source.remaining_batches + self._source.issued_batches
         raise TypeError("batches that are cut as they come have no known number; those of a GlobalBatchCursor do")
 
     def __iter__(self) -> BatchIterator:
         """Return an iterator over what is left of the epoch. Raises SpecError for an epoch that ended, until `set_epoch`."""
+        if self._ended == self.epoch and self._asked is None:
+            pending = self._source.issued_batches
+            if self._source.peek() is None and not pending:
+                remedy = f"Call set_epoch({self.epoch + 1}) for the next one."
+                raise SpecError(f"epoch {self.epoch}", "has ended", wanted="set_epoch before each pass", remedy=remedy)
+            if pending and not self._counted:  # a loader that was given up close to the end has committed something
+                found = f"was gone through, and none of its {pending} batches committed"
+                remedy = f"Call commit() after each training step; to go through it again, call set_epoch({self.epoch})."
+                raise SpecError(f"epoch {self.epoch}", found, wanted="set_epoch before each pass", remedy=remedy)
         self._source.rewind_uncommitted()
-        if self._ended == self.epoch and self._asked is None and self._source.peek() is None:
-            remedy = f"Call set_epoch({self.epoch + 1}) for the next one."
-            raise SpecError(f"epoch {self.epoch}", "has ended", wanted="set_epoch before each pass", remedy=remedy)
+        self._counted = False
         self._latest = BatchIterator(self)
         return self._latest
 
     def commit(self, count: int = 1) -> None:
-        """Count the first `count` batches that are issued and not committed as consumed. Raises SpecError for more than those."""
+        """Count the first `count` batches that are issued and not committed as consumed.
+
+        Raises SpecError for more than those, and once the source was moved otherwise than by the latest iterator.
+        """
+        if self._latest is not None:
+            self._latest._check_current()
         self._source.commit(count)
+        self._counted = self._counted or count > 0
+
+    def skip(self, batch_ids: Iterable[int]) -> None:
+        """Leave out batches of a `GlobalBatchCursor` for good, what is issued and not committed as well; the same on every rank.
+
+        A batch's number is step * world_size + rank; the first step that isn't committed is `source.step`. What a loader has
+        prefetched is of no use then: leave its loop, and iterate over it anew. Raises SpecError as `GlobalBatchCursor.skip` does.
+        """
+        if not isinstance(self._source, GlobalBatchCursor):
+            raise SpecError("skip", "is called on batches that are cut as they come", wanted="those of a GlobalBatchCursor")
+        self._source.leave_out(batch_ids)
 
     def set_epoch(self, epoch: int) -> None:
         """Say which epoch the next iterator is for; naming the present one goes on in it, wherever it is.
@@ -95,9 +130,9 @@ class TokenBatchSampler(Sampler[list[int]]):
         Going on to a later one happens when its first batch is asked for, and raises SpecError there while batches of the present
         one are left or not committed. Of a `GlobalBatchCursor` it is planned then, for which the plan needs its lengths.
         """
-        if isinstance(epoch, bool) or not isinstance(epoch, int) or epoch < 0:
+        if not is_whole(epoch, 0):
             raise SpecError("epoch", f"is {epoch!r}", wanted="a whole number from 0 on")
-        self._asked = epoch
+        self._asked = int(epoch)
 
     def state_dict(self) -> dict[str, Any]:
         """Return what is committed, under a key that names the rank."""
@@ -106,9 +141,10 @@ class TokenBatchSampler(Sampler[list[int]]):
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Go to where this rank was when the state was saved; what was issued then comes again.
 
+        Where only the epoch is another one, a `GlobalBatchCursor`'s plan is made anew, for which it needs its lengths.
         Raises StateError, naming the difference, for a state of another rank, world, source or setting, and changes nothing then.
         """
-        self._source.load_state(_own_state(self._source, state_dict))
+        self._source = _restored(self._source, _own_state(self._source, state_dict))
         self._ended, self._issued, self._latest = None, False, None
 
     def _settle(self) -> None:
@@ -132,14 +168,27 @@ class BatchIterator(Iterator[list[int]]):
     def __init__(self, batches: TokenBatchSampler) -> None:
         self._batches = batches
         self._begun = self._over = False
+        self._stay()
+
+    def _stay(self) -> None:
+        """Take the source to be where it should be."""
+        self._source, self._moves = self._batches.source, self._batches.source.moves
+
+    def _check_current(self) -> None:
+        """Raise SpecError if the source isn't where this iterator has left it."""
+        if self._source is not self._batches.source or self._moves != self._source.moves:
+            found = "is out of date: the batches were moved (rewound, skipped, sought or restored) since it began"
+            raise SpecError("iterator", found, remedy="Leave its loop, and iterate over the loader anew.")
 
     def __next__(self) -> list[int]:
         batches = self._batches
         if batches._latest is not self:
             raise SpecError("iterator", "is out of date: the batches are iterated over anew", wanted="one iterator at a time")
+        self._check_current()
         if not self._begun:
             batches._settle()
             self._begun = True
+            self._stay()
         plan = None if self._over else batches.source.next_plan()
         if plan is None:
             self._over = True
@@ -159,7 +208,8 @@ class BatchIterator(Iterator[list[int]]):
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Go on after what was issued when the state was saved. Raises StateError as the sampler does."""
         batches = self._batches
-        batches.source.load_state(_own_state(batches.source, state_dict))
+        batches._source = _restored(batches.source, _own_state(batches.source, state_dict))
+        self._stay()
         self._begun, self._over = True, batches.source.peek() is None
         if self._over:
             batches._ended = batches.epoch
@@ -219,12 +269,7 @@ def _is_key(key: str) -> bool:
 
 def _state(source: Source, *, issued: bool = False) -> dict[str, Any]:
     """Return a source's state. issued: as if all that is issued were committed."""
-    if isinstance(source, GlobalBatchCursor):
-        return {**source.state(), "step": source.next_step} if issued else source.state()
-    state = source.state("reference")
-    if issued:
-        state["sampler"]["committed"] = source.sampler.issued
-    return state
+    return source.state(issued=issued) if isinstance(source, GlobalBatchCursor) else source.state("reference", issued=issued)
 
 
 def _own_state(source: Source, state_dict: Mapping[str, Any]) -> dict[str, Any]:
@@ -242,7 +287,7 @@ def _own_state(source: Source, state_dict: Mapping[str, Any]) -> dict[str, Any]:
 def _document(text: object) -> dict[str, Any]:
     try:
         document = json.loads(text) if isinstance(text, str | bytes) else None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise StateError("state", f"isn't whole JSON ({error})", remedy="It is cut short: take an older checkpoint.") from error
     if not isinstance(document, dict):
         raise StateError("state", f"is a {type(text).__name__}", wanted="JSON text of an object")
@@ -280,7 +325,14 @@ def _at_epoch(source: Source, epoch: int) -> Source:
     if not isinstance(source, GlobalBatchCursor):
         source.start_epoch(epoch)
         return source
-    plan = source.plan
-    while plan.epoch < epoch:
-        plan = plan.next_epoch()
-    return GlobalBatchCursor(plan, source.rank)
+    return GlobalBatchCursor(source.plan.of_epoch(epoch), source.rank)
+
+
+def _restored(source: Source, state: dict[str, Any]) -> Source:
+    """Return the source at a state's place; of a plan of another epoch, made anew, if nothing else differs."""
+    if isinstance(source, GlobalBatchCursor):
+        recipe = recipe_of(state)
+        if recipe.epoch != source.epoch and recipe == source.plan.recipe.of_epoch(recipe.epoch):
+            source = GlobalBatchCursor(source.plan.of_epoch(recipe.epoch), source.rank)
+    source.load_state(state)
+    return source

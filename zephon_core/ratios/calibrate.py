@@ -293,7 +293,7 @@ class _Calibration:
         rows = int(np.count_nonzero(units.addressable[drawn]))
         new = np.unique(drawn[~units.addressable[drawn] & ~self._touched[drawn]])
         files = np.setdiff1d(units.shard[new], units.shard[self._touched]).tolist()
-        opened = sum(min(_FILE_READ_BYTES, self._dataset.shards[file].stored_bytes) for file in files)
+        opened: int = sum(min(_FILE_READ_BYTES, self._dataset.shards[file].stored_bytes) for file in files)
         return rows * _ROW_READ_BYTES + int(units.stored_bytes[new].sum()) + opened
 
     def _may_read_all(self) -> bool:
