@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import signal
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -206,3 +207,15 @@ def s3(s3_server: tuple[str, list[str]], monkeypatch: pytest.MonkeyPatch, tmp_pa
     s3fs.S3FileSystem.clear_instance_cache()
     yield Bucket(endpoint, requests)
     s3fs.S3FileSystem.clear_instance_cache()
+
+
+@pytest.fixture(autouse=True)
+def children_as_before() -> Iterator[None]:
+    """Take back the handler that torch's loaders with workers leave for children's ends.
+
+    Ray leaves the process a signal stack that is gone: the end of any later child would end the tests.
+    """
+    before = signal.getsignal(signal.SIGCHLD)
+    yield
+    if signal.getsignal(signal.SIGCHLD) is not before:
+        signal.signal(signal.SIGCHLD, before)
