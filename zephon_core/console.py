@@ -25,6 +25,8 @@ from zephon_core.atomic import is_temporary
 from zephon_core.errors import SpecError, ZephonError
 
 if TYPE_CHECKING:
+    from pydantic import BaseModel
+
     from zephon_core.progress import Progress
 
 __all__ = [
@@ -40,6 +42,7 @@ __all__ = [
     "emit",
     "plain",
     "read_config",
+    "spec_and_run",
     "unread_output",
     "validated",
     "with_flags",
@@ -47,6 +50,8 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+_Spec = TypeVar("_Spec", bound="BaseModel")
+_Run = TypeVar("_Run", bound="BaseModel")
 
 FAILED = 1
 USAGE = 2
@@ -264,6 +269,26 @@ def with_parameters(flags: Sequence[Flag]) -> Callable[[Callable[..., None]], Ca
         return run
 
     return decorate
+
+
+def spec_and_run(
+    values: Mapping[str, Any],
+    spec_model: type[_Spec],
+    run_model: type[_Run],
+    *,
+    flags: Sequence[Flag],
+    sections: Sequence[str] = (),
+) -> tuple[_Spec, _Run]:
+    """Check a command's configuration once and whole: spec and run options. sections: parts of the spec that may be absent."""
+    if unknown := sorted(set(values) - {"spec", "run"}):
+        raise SpecError("configuration", f"has {', '.join(unknown)}", wanted="only spec and run")
+    spec = values.get("spec", {})
+    if sections:
+        spec = {**{section: {} for section in sections}, **spec}
+    return (
+        validated(spec_model.model_validate, spec, where="configuration", prefix="spec", flags=flags),
+        validated(run_model.model_validate, values.get("run", {}), where="configuration", prefix="run", flags=flags),
+    )
 
 
 def validated(model: Callable[[Any], T], value: Any, *, where: str, prefix: str = "", flags: Sequence[Flag] = ()) -> T:

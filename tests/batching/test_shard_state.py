@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-import pickle
-from io import BytesIO
 from typing import Any
 
 import numpy as np
 import pytest
+from state_carriers import CARRIERS
 
 from zephon_core.batching import ConsolidatedSamplerState, SamplerState, StatefulShardSampler, epoch_order
 from zephon_core.batching.state_fields import sealed
@@ -26,29 +25,6 @@ def advanced(rank: int = 1, world_size: int = 3, *, length: int = 20, committed:
 
 def rest_of(shard: StatefulShardSampler) -> list[int]:
     return shard.unissued_indices().tolist()
-
-
-def through_msgpack(state: Any) -> Any:
-    msgpack = pytest.importorskip("msgpack")
-    return msgpack.unpackb(msgpack.packb(state))
-
-
-def through_torch(state: Any) -> Any:
-    torch = pytest.importorskip("torch")
-    file = BytesIO()
-    torch.save(state, file)
-    file.seek(0)
-    return torch.load(file, weights_only=True)
-
-
-CARRIERS = {
-    "json": lambda state: json.loads(json.dumps(state)),
-    "json text": json.dumps,
-    "json bytes": lambda state: json.dumps(state).encode(),
-    "msgpack": through_msgpack,
-    "pickle": lambda state: pickle.loads(pickle.dumps(state)),
-    "torch": through_torch,
-}
 
 
 @pytest.mark.parametrize("carrier", CARRIERS)

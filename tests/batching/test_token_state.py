@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import pickle
 import shutil
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from state_carriers import CARRIERS
 
 from zephon_core.batching import (
     ConsolidatedTokenBatchState,
@@ -52,29 +51,6 @@ def advanced(
 def rest_of(sampler: StatefulTokenBatchSampler) -> list[list[int]]:
     sampler.rewind_uncommitted()
     return [plan.indices.tolist() for plan in sampler]
-
-
-def through_msgpack(state: Any) -> Any:
-    msgpack = pytest.importorskip("msgpack")
-    return msgpack.unpackb(msgpack.packb(state))
-
-
-def through_torch(state: Any) -> Any:
-    torch = pytest.importorskip("torch")
-    file = BytesIO()
-    torch.save(state, file)
-    file.seek(0)
-    return torch.load(file, weights_only=True)
-
-
-CARRIERS = {
-    "json": lambda state: json.loads(json.dumps(state)),
-    "json text": json.dumps,
-    "json bytes": lambda state: json.dumps(state).encode(),
-    "msgpack": through_msgpack,
-    "pickle": lambda state: pickle.loads(pickle.dumps(state)),
-    "torch": through_torch,
-}
 
 
 @pytest.mark.parametrize("carrier", CARRIERS)

@@ -17,10 +17,10 @@ from zephon_core.console import (
     command_errors,
     emit,
     plain,
+    spec_and_run,
     validated,
     with_parameters,
 )
-from zephon_core.errors import SpecError
 from zephon_core.progress import format_amount
 
 if TYPE_CHECKING:
@@ -133,13 +133,7 @@ def _parameters(values: dict[str, Any]) -> tuple[BankSpec, RunOptions]:
     """Check the configuration once and whole."""
     from zephon_core.bank.specs import BankSpec, RunOptions
 
-    if unknown := sorted(set(values) - {"spec", "run"}):
-        raise SpecError("configuration", f"has {', '.join(unknown)}", wanted="only spec and run")
-    spec = {"scan": {}, "encode": {}, **values.get("spec", {})}
-    return (
-        validated(BankSpec.model_validate, spec, where="configuration", prefix="spec", flags=_FLAGS),
-        validated(RunOptions.model_validate, values.get("run", {}), where="configuration", prefix="run", flags=_FLAGS),
-    )
+    return spec_and_run(values, BankSpec, RunOptions, flags=_FLAGS, sections=("scan", "encode"))
 
 
 def _show_result(result: BankResult) -> None:

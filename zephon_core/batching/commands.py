@@ -15,10 +15,9 @@ from zephon_core.console import (
     choose_progress,
     command_errors,
     emit,
-    validated,
+    spec_and_run,
     with_parameters,
 )
-from zephon_core.errors import SpecError
 
 if TYPE_CHECKING:
     from zephon_core.batching.specs import BatchesRun, BatchesSpec
@@ -81,13 +80,7 @@ def _parameters(values: dict[str, Any]) -> tuple[BatchesSpec, BatchesRun]:
     """Check the configuration once and whole."""
     from zephon_core.batching.specs import BatchesRun, BatchesSpec
 
-    if unknown := sorted(set(values) - {"spec", "run"}):
-        raise SpecError("configuration", f"has {', '.join(unknown)}", wanted="only spec and run")
-    spec = {"lengths": {}, "plan": {}, **values.get("spec", {})}
-    return (
-        validated(BatchesSpec.model_validate, spec, where="configuration", prefix="spec", flags=_FLAGS),
-        validated(BatchesRun.model_validate, values.get("run", {}), where="configuration", prefix="run", flags=_FLAGS),
-    )
+    return spec_and_run(values, BatchesSpec, BatchesRun, flags=_FLAGS, sections=("lengths", "plan"))
 
 
 def _show_result(result: BatchesResult) -> None:

@@ -8,10 +8,11 @@ import numpy.typing as npt
 from zephon_core.models.folder import ModelFolder
 from zephon_core.models.spec import ModelSpec, Precision, Quantization
 
-__all__ = ["RUNTIME_BYTES", "forward_flops", "token_bytes", "weight_bytes"]
+__all__ = ["RUNTIME_BYTES", "forward_flops", "reference_bytes", "token_bytes", "weight_bytes"]
 
 RUNTIME_BYTES = 350 << 20
 """An interpreter with torch."""
+_LARGEST_REFERENCE_BYTES = 8 << 30
 
 
 def weight_bytes(folder: ModelFolder, spec: ModelSpec) -> int:
@@ -19,6 +20,12 @@ def weight_bytes(folder: ModelFolder, spec: ModelSpec) -> int:
     matrices = folder.matrix_parameters
     other = (folder.parameter_count - matrices) * (4 if spec.dtype is Precision.FLOAT32 else 2)
     return int(matrices * _bytes_a_weight(spec) + other)
+
+
+def reference_bytes(folder: ModelFolder) -> int:
+    """Return the bytes of the float32 model that results are compared with; 0 for one too large to be loaded for that."""
+    needed = 4 * folder.parameter_count
+    return 0 if needed > _LARGEST_REFERENCE_BYTES else needed
 
 
 def token_bytes(folder: ModelFolder, spec: ModelSpec) -> int:

@@ -142,7 +142,6 @@ class _Calibration:
         self._replay = replay
         self._workers = workers
         self._axis = int(dataset.units.size.sum())
-        self._touched = np.zeros(len(dataset.units), np.bool_)
         self._spent = 0
         self._raw = int(dataset.raw_bytes().sum())
         self._reasons: Counter[str] = Counter(problem.reason for problem in dataset.problems)
@@ -278,21 +277,20 @@ class _Calibration:
             if budget is None:
                 return rng, positions
             drawn = sampler.units_at(positions)
-            cost = self._bytes_of(drawn)
+            cost = self._bytes_of(drawn, sampler.seen)
             if self._spent + cost <= budget:
                 self._spent += cost
-                self._touched[drawn] = True
                 return rng, positions
             if draws <= PER_STRATUM:
                 return None
             draws = max(PER_STRATUM, min(draws - PER_STRATUM, int(draws * (budget - self._spent) / cost)))
 
-    def _bytes_of(self, drawn: Int64) -> int:
-        """Return the bytes that draws on these units read: those that were read before cost nothing, nor do their files."""
+    def _bytes_of(self, drawn: Int64, seen: npt.NDArray[np.bool_]) -> int:
+        """Return the bytes that draws on these units read: those `seen` before, bool [units], cost nothing, nor do their files."""
         units = self._dataset.units
         rows = int(np.count_nonzero(units.addressable[drawn]))
-        new = np.unique(drawn[~units.addressable[drawn] & ~self._touched[drawn]])
-        files = np.setdiff1d(units.shard[new], units.shard[self._touched]).tolist()
+        new = np.unique(drawn[~units.addressable[drawn] & ~seen[drawn]])
+        files = np.setdiff1d(units.shard[new], units.shard[seen]).tolist()
         opened: int = sum(min(_FILE_READ_BYTES, self._dataset.shards[file].stored_bytes) for file in files)
         return rows * _ROW_READ_BYTES + int(units.stored_bytes[new].sum()) + opened
 

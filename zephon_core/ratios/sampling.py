@@ -119,6 +119,11 @@ class Sampler:
         return self._order[places]
 
     @property
+    def seen(self) -> npt.NDArray[np.bool_]:
+        """Which units were read, or read in: bool [units]."""
+        return self._seen
+
+    @property
     def units_seen(self) -> int:
         """How many different units were read, or read in."""
         return int(self._seen.sum())

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from zephon_core.bank.encode.unit import ProbeJob
 from zephon_core.bank.specs import EncodeSpec
 from zephon_core.blocks import RowFile, TokenRows, probe_rows
-from zephon_core.models import ModelFolder, Precision, Quantization, read_model_folder
+from zephon_core.models import ModelFolder, Precision, Quantization, cost, read_model_folder
 from zephon_core.models.plugins import is_plugin
 
 __all__ = ["Prober", "agreement", "measure_receipt", "reference_bytes"]
@@ -24,7 +24,6 @@ PROBE_ROWS = 64
 PROBE_TOKENS = 4096
 SHAPE_ROWS = 8  # each costs two forward passes, which for a large model take their time
 _COPIES = 2
-_LARGEST_REFERENCE_BYTES = 8 << 30
 
 
 Prober = Callable[[ProbeJob], npt.NDArray[np.float32]]
@@ -56,9 +55,8 @@ def measure_receipt(
 
 def reference_bytes(folder: ModelFolder, spec: EncodeSpec) -> int:
     """Return the bytes of the float32 model that features are compared with: 0 for float32 ones, or where it is too large."""
-    needed = 4 * folder.parameter_count
     plain = spec.model.dtype is Precision.FLOAT32 and spec.model.quantization is Quantization.NONE
-    return 0 if plain or needed > _LARGEST_REFERENCE_BYTES else needed
+    return 0 if plain else cost.reference_bytes(folder)
 
 
 def agreement(first: npt.NDArray[np.floating], second: npt.NDArray[np.floating]) -> dict[str, float]:
@@ -82,8 +80,8 @@ def _against_float32(
 ) -> dict[str, Any]:
     if is_plugin(spec.model.path):
         return {"skipped": "a plugin has no float32 counterpart"}
-    needed = 4 * read_model_folder(spec.model.path).parameter_count
-    if needed > _LARGEST_REFERENCE_BYTES:
-        return {"skipped": f"the model in float32 takes {needed / 1e9:.0f} GB"}
+    folder = read_model_folder(spec.model.path)
+    if not cost.reference_bytes(folder):
+        return {"skipped": f"the model in float32 takes {4 * folder.parameter_count / 1e9:.0f} GB"}
     equally_long = np.split(rows, np.flatnonzero(np.diff(lengths)) + 1)
     return agreement(stored, prober(ProbeJob(tuple(equally_long), reference=True)))

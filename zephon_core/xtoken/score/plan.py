@@ -13,12 +13,11 @@ from zephon_core.budget import BlockPlan
 from zephon_core.ledger import BLOCK_RECORD
 from zephon_core.models import ModelFolder, Precision, read_model_folder
 from zephon_core.models.causal import slice_positions
-from zephon_core.models.cost import forward_flops, token_bytes, weight_bytes
+from zephon_core.models.cost import forward_flops, reference_bytes, token_bytes, weight_bytes
 from zephon_core.xtoken.score.spec import ScoreSpec
 
-__all__ = ["ScorePlan", "predict_score", "reference_bytes", "worker_bytes"]
+__all__ = ["ScorePlan", "predict_score", "worker_bytes"]
 
-_LARGEST_REFERENCE_BYTES = 8 << 30
 _RUNTIME_BYTES = 440 << 20  # an interpreter with torch, transformers and a causal model's code
 
 
@@ -82,12 +81,6 @@ def _model_bytes(folder: ModelFolder, spec: ScoreSpec) -> int:
     """Return the bytes of the model, of its head laid out once more for the kernels, and of the files it is loaded from."""
     head = folder.hidden_size * folder.vocabulary_size * (4 if spec.model.dtype is Precision.FLOAT32 else 2)
     return weight_bytes(folder, spec.model) + head + folder.weight_bytes
-
-
-def reference_bytes(folder: ModelFolder) -> int:
-    """Return the bytes of the float32 model that scores are compared with; 0 for one too large to be loaded for that."""
-    needed = 4 * folder.parameter_count
-    return 0 if needed > _LARGEST_REFERENCE_BYTES else needed
 
 
 def _logits_bytes(folder: ModelFolder, spec: ScoreSpec, device: str) -> int:

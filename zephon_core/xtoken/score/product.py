@@ -24,7 +24,8 @@ from zephon_core.blocks import (
 )
 from zephon_core.errors import SourceChangedError
 from zephon_core.models import EncoderOptions, WorkerPool, model_content_sha256, read_model_folder
-from zephon_core.xtoken.score.plan import reference_bytes, worker_bytes
+from zephon_core.models.cost import reference_bytes
+from zephon_core.xtoken.score.plan import worker_bytes
 from zephon_core.xtoken.score.spec import ScoreRun, ScoreSpec
 from zephon_core.xtoken.score.unit import ProbeJob, ScoreTask, open_here
 
