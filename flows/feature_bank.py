@@ -9,30 +9,27 @@ that `zephon-flows bank build` calls, and both give the same artifacts.
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from prefect import Flow, Task, flow
+from prefect import Flow, flow
 from prefect.client.schemas.objects import FlowRun, State
 from prefect.logging import get_run_logger
 from prefect.logging.loggers import flow_run_logger
-from prefect.settings import get_current_settings
-from prefect.states import Failed
 
 from flows.command import run_from_file
+from flows.stepwise import Stepwise, step_rows, with_errors_as_states
 from tasks.bank import encode_texts, identify_inputs, publish_bank, scan_texts, tokenize_texts, write_manifest
 from tasks.caching import bind
-from tasks.reporting import STEPS, artifact_key, publish_markdown, publish_table, route_core_logs
+from tasks.reporting import STEPS, artifact_key, publish_markdown, publish_table
 from tasks.runners import choose_runner, run_of_part, runner_resources, stop_parts
 from zephon_core.bank.build import BankResult, check_run, current_result
 from zephon_core.bank.encode import EncodeOutcome, read_outcome
 from zephon_core.bank.specs import BankSpec, RunOptions
 from zephon_core.bank.steps import BankIdentity, BankRecipes, bank_recipes, restart_encode
-from zephon_core.errors import ZephonError
-from zephon_core.progress import LoggingProgress, format_amount
-from zephon_core.store import ArtifactRef, ArtifactStore, Recipe
+from zephon_core.progress import LoggingProgress
+from zephon_core.store import ArtifactStore, Recipe
 
 __all__ = ["feature_bank", "main"]
 
@@ -60,26 +57,11 @@ def feature_bank(spec: BankSpec, run: RunOptions = RunOptions()) -> BankResult: 
         run: How it runs: where, with how much of the machine, how far. Nothing here changes what is made.
 
     """
-    route_core_logs()
-    try:
-        return _Build(spec, run).result()
-    except ZephonError as error:
-        # As a state, so that the run says in one line what is wrong; raised, Prefect logs a traceback first.
-        return Failed(message=str(error), data=error)  # type: ignore[return-value]
+    return with_errors_as_states(lambda: _Build(spec, run).result())
 
 
-class _Build:
-    """One run of the flow: its steps' artifacts, states and times."""
-
-    def __init__(self, spec: BankSpec, run: RunOptions) -> None:
-        self._spec = spec
-        self._run = run
-        self._store = ArtifactStore(run.store)
-        self._refresh = run.refresh or bool(get_current_settings().tasks.refresh_cache)
-        self._after: list[State[Any]] = []  # what the next step waits for, as the run's graph shows it
-        self._cached: dict[str, bool] = {}
-        self._seconds: dict[str, float] = {}
-        self._clock = time.monotonic()
+class _Build(Stepwise):
+    """One run of the flow."""
 
     def result(self) -> BankResult:
         """Run the steps in order and publish what they made."""
@@ -116,13 +98,6 @@ class _Build:
         self._publish(result, recipes)
         return result
 
-    def _step(self, name: str, task: Task[..., Any], recipe: Recipe, identity: BankIdentity) -> ArtifactRef | None:
-        bound = bind(task, recipe, self._store, refresh=self._refresh)
-        state = bound(self._spec, identity, self._run, wait_for=self._after, return_state=True)
-        ref: ArtifactRef | None = self._finish(name, [state])
-        self._cached[name] = state.name == "Cached"
-        return ref
-
     def _encode_parts(self, recipe: Recipe, identity: BankIdentity) -> None:
         """Encode all parts under the chosen runner. Whichever comes last commits the artifact."""
         bound = bind(encode_texts, recipe, self._store, refresh=self._refresh)
@@ -142,18 +117,10 @@ class _Build:
         name = f"part-{part + 1}-of-{self._run.parts}"
         return {"spec": self._spec, "identity": identity, "run": run_of_part(self._run, part), "part": name}
 
-    def _finish(self, name: str, states: list[State[Any]]) -> Any:
-        """Return what the step's last task run returned; raises the error of the first that failed."""
-        results = [state.result() for state in states]
-        self._after = states
-        now = time.monotonic()
-        self._seconds[name] = round(now - self._clock, 3)
-        self._clock = now
-        return results[-1]
-
     def _publish(self, result: BankResult, recipes: BankRecipes) -> None:
         name = self._spec.name
-        rows = _step_rows(self._store, result, recipes)
+        steps = [("scan", recipes.scan), ("tokenize", recipes.tokens), ("encode", recipes.features), ("manifest", recipes.bank)]
+        rows = step_rows(self._store, steps, cached=result.cached, seconds=result.seconds, absent="incomplete", url=result.bank)
         publish_table(artifact_key("bank", name, STEPS), rows, description=f"What each step of bank **{name}** made.")
         publish_markdown(artifact_key("bank", name, "report"), _page(self._spec, result), description=f"Bank **{name}**.")
 
@@ -163,26 +130,6 @@ def _read_outcome(store: ArtifactStore, recipes: BankRecipes) -> EncodeOutcome:
     if ref := store.find("features", recipes.features.fingerprint):
         return read_outcome(ref.path)
     return read_outcome(store.partial_path((recipes.added or recipes).features))
-
-
-def _step_rows(store: ArtifactStore, result: BankResult, recipes: BankRecipes) -> list[dict[str, Any]]:
-    """Return one row a step; the last one is the bank."""
-    rows = []
-    steps = {"scan": recipes.scan, "tokenize": recipes.tokens, "encode": recipes.features, "manifest": recipes.bank}
-    for step, recipe in steps.items():
-        ref = store.find(recipe.kind, recipe.fingerprint)
-        rows.append(
-            {
-                "step": step,
-                "state": "incomplete" if ref is None else "cached" if result.cached[step] else "built",
-                "seconds": result.seconds[step],
-                "bytes": format_amount(sum(file.bytes for file in store.record(ref).files.values()), "B") if ref else "",
-                "fingerprint": recipe.fingerprint,
-                "url": ref.url if ref else "",
-            }
-        )
-    rows[-1]["url"] = result.bank
-    return rows
 
 
 def _page(spec: BankSpec, result: BankResult) -> str:

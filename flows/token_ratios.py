@@ -18,15 +18,14 @@ from prefect import Flow, flow
 from prefect.client.schemas.objects import FlowRun, State
 from prefect.futures import PrefectFuture
 from prefect.logging.loggers import flow_run_logger
-from prefect.settings import get_current_settings
-from prefect.states import Failed
 
 from flows.command import run_from_file
+from flows.stepwise import refreshes, with_errors_as_states
 from tasks.caching import bind_document
 from tasks.ratios import Identified, calibrate_dataset, identify_datasets, prime_ratios
-from tasks.reporting import STEPS, artifact_key, publish_markdown, publish_table, route_core_logs
+from tasks.reporting import STEPS, artifact_key, publish_markdown, publish_table
 from tasks.runners import choose_runner, stop_parts, workers_of_part
-from zephon_core.errors import InputError, ZephonError
+from zephon_core.errors import InputError
 from zephon_core.progress import format_amount
 from zephon_core.ratios.documents import Outcome
 from zephon_core.ratios.estimation import TokenRatio
@@ -60,12 +59,7 @@ def token_ratios(spec: RatioSpec, run: RatioRun = RatioRun()) -> RatioResult:  #
         run: How it runs: where, with how much of the machine, what is written. Nothing here changes a number.
 
     """
-    route_core_logs()
-    try:
-        return _Ratios(spec, run).result()
-    except ZephonError as error:
-        # As a state, so that the run says in one line what is wrong; raised, Prefect logs a traceback first.
-        return Failed(message=str(error), data=error)  # type: ignore[return-value]
+    return with_errors_as_states(lambda: _Ratios(spec, run).result())
 
 
 class _Ratios:
@@ -75,7 +69,7 @@ class _Ratios:
         self._spec = spec
         self._run = run
         self._store = ArtifactStore(run.store)
-        self._refresh = run.refresh or bool(get_current_settings().tasks.refresh_cache)
+        self._refresh = refreshes(run)
         self._states: dict[str, State[Any]] = {}
 
     def result(self) -> RatioResult:
