@@ -146,41 +146,73 @@ def epochs(lengths: np.ndarray, repeats: int) -> dict[str, Any]:
 
 
 def stepping(lengths: np.ndarray, repeats: int) -> dict[str, Any]:
-    """Examples a second, batch by batch."""
+    """Examples a second, batch by batch, each batch committed. Both sides begin with nothing: making the order is in their time.
+
+    The cursor steps through a plan with buckets that lies there already.
+    """
     table = LengthTable.of(lengths)
     plan = GlobalBatchPlan.build(table, PADDED, world_size=1, bucket_width=BUCKET_WIDTH)
+    batches = {"cursor, padded, buckets": plan.steps}
 
-    def loop() -> float:
-        order, sizes = epoch_order(len(lengths), seed=0, epoch=0).tolist(), lengths.tolist()
-        batch: list[int] = []
-        longest = batches = 0
+    def packed_loop() -> float:
+        sizes = lengths.tolist()  # not timed, and gone afterwards: lists so long slow down every collection of garbage
         started = time.perf_counter()
-        for example in order:
-            top = max(longest, sizes[example])
+        batch: list[int] = []
+        real = 0
+        for example in np.random.default_rng(0).permutation(len(lengths)).tolist():
+            size = sizes[example]
+            if real + size > BUDGET:
+                batch, real = [], 0
+            batch.append(example)
+            real += size
+        return time.perf_counter() - started
+
+    def padded_loop() -> float:
+        sizes = lengths.tolist()  # not timed, and gone afterwards: lists so long slow down every collection of garbage
+        started = time.perf_counter()
+        batch: list[int] = []
+        longest = 0
+        for example in np.random.default_rng(0).permutation(len(lengths)).tolist():
+            size = sizes[example]
+            top = size if size > longest else longest
             if batch and top * (len(batch) + 1) > BUDGET:
-                batches, batch, top = batches + 1, [], sizes[example]
+                batch, top = [], size
             batch.append(example)
             longest = top
         return time.perf_counter() - started
 
-    def sampler() -> None:
-        one = StatefulTokenBatchSampler(StatefulShardSampler("bench", len(lengths), 0, 1, shuffle_seed=0), table, PADDED)
+    def sampler(name: str, options: TokenBatchOptions) -> None:
+        one = StatefulTokenBatchSampler(StatefulShardSampler("bench", len(lengths), 0, 1, shuffle_seed=0), table, options)
+        count = 0
         while one.next_plan() is not None:
             one.commit(1)
+            count += 1
+        batches[name] = count
 
     def cursor() -> None:
         one = GlobalBatchCursor(plan, 0)
         while one.next_plan() is not None:
             one.commit(1)
 
-    times = alternate({"plain loop": loop, "sampler": sampler, "cursor": cursor}, repeats)
-    result: dict[str, Any] = {"plan's batches": plan.steps}
-    for name in ("sampler", "cursor"):
-        ratios = [its / mine for mine, its in zip(times[name], times["plain loop"], strict=True)]
-        result[f"{name}, step by step"] = {
+    times = alternate(
+        {
+            "packed loop": packed_loop,
+            "padded loop": padded_loop,
+            "sampler, packed": lambda: sampler("sampler, packed", PACKED),
+            "sampler, padded": lambda: sampler("sampler, padded", PADDED),
+            "cursor, padded, buckets": cursor,
+        },
+        repeats,
+    )
+    result: dict[str, Any] = {}
+    for name, count in batches.items():
+        peer = times["packed loop" if "packed" in name else "padded loop"]
+        result[name] = {
+            "examples a batch": len(lengths) / count,
+            "nanoseconds a batch": statistics.median(times[name]) / count * 1e9,
             "examples per second": len(lengths) / statistics.median(times[name]),
-            "plain loop examples per second": len(lengths) / statistics.median(times["plain loop"]),
-            "times faster": statistics.median(ratios),
+            "plain loop examples per second": len(lengths) / statistics.median(peer),
+            "times faster": statistics.median(its / mine for mine, its in zip(times[name], peer, strict=True)),
         }
     return result
 
@@ -345,7 +377,7 @@ def main() -> None:
         sections: dict[str, Callable[[], Any]] = {
             "cuts": lambda: cuts(lengths, options.repeats),
             "epoch": lambda: epochs(lengths, options.repeats),
-            "stepping": lambda: stepping(lengths[:2_000_000], options.repeats),
+            "stepping": lambda: stepping(lengths[:20_000_000], min(options.repeats, 3)),
             "restoring": lambda: restoring(middle, options.repeats),
             "plan": lambda: plan_figures(path),
             "memory": lambda: memory(path),

@@ -14,7 +14,6 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import cached_property
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,7 +30,7 @@ from zephon_core.batching.order import epoch_order
 from zephon_core.batching.plan_recipe import LARGEST_SETTING, LARGEST_WORLD, PLAN_VERSION, PlanRecipe, PlanSource, Reshard
 from zephon_core.batching.plan_statistics import PlanStatistics, measure_plan
 from zephon_core.batching.sorting import generator_state
-from zephon_core.batching.token_sampler import TokenBatchPlan
+from zephon_core.batching.token_sampler import TokenBatchPlan, plans_of
 from zephon_core.compiled import compiled
 from zephon_core.errors import CorruptArtifactError, SpecError, StateError
 
@@ -219,9 +218,7 @@ class GlobalBatchPlan:
         bounds = np.concatenate([np.zeros(1, np.int64), np.cumsum(ends - starts)])
         examples = np.empty(bounds[-1], np.int64)
         _collect(arrays.examples, starts, bounds, examples)
-        places = bounds.tolist()
-        indices = [examples[start:end] for start, end in pairwise(places)]
-        return list(map(TokenBatchPlan._make, zip(indices, *(one.tolist() for one in figures), strict=True)))
+        return plans_of(examples, bounds.tolist(), *figures)
 
     @cached_property
     def statistics(self) -> PlanStatistics:

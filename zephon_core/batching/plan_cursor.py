@@ -102,7 +102,8 @@ class GlobalBatchCursor:
 
     def next_plan(self) -> TokenBatchPlan | None:
         """Issue the rank's next batch; None at the end of the epoch."""
-        batch = self.peek()
+        place = self._issued - self._ahead_from
+        batch = self._ahead[place] if 0 <= place < len(self._ahead) else self.peek()
         if batch is not None:
             self._issued += 1
         return batch
@@ -114,6 +115,9 @@ class GlobalBatchCursor:
 
     def commit(self, batches: int = 1) -> None:
         """Count the first `batches` issued ones as consumed. Raises SpecError for more than are issued."""
+        if batches.__class__ is int and 0 <= batches <= self._issued - self._committed:  # as in every step of a loop
+            self._committed += batches
+            return
         if not is_whole(batches, 0, self._issued - self._committed):
             raise SpecError("batches", f"is {batches!r}", wanted=f"0 to {self.issued_batches}, as many as are issued")
         self._committed += int(batches)

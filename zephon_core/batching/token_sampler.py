@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
@@ -27,12 +28,13 @@ from zephon_core.batching.token_state import (
 )
 from zephon_core.errors import SpecError
 
-__all__ = ["LoadedBatch", "StatefulTokenBatchSampler", "TokenBatchPlan"]
+__all__ = ["LoadedBatch", "StatefulTokenBatchSampler", "TokenBatchPlan", "plans_of"]
 
 Int64 = npt.NDArray[np.int64]
 
 _FIRST_STRETCH = 1 << 8
 _LONGEST_STRETCH = 1 << 15
+_PLANS_AT_ONCE = 64  # so few that each finds the memory of those before
 
 
 class TokenBatchPlan(NamedTuple):
@@ -95,14 +97,15 @@ class StatefulTokenBatchSampler:
         self._sampler, self._table, self._options = sampler, table, options
         # The stretch that is planned begins at the shard's example `_start` and has `_planned` batches; batch b holds its examples
         # _ends[b] .. _ends[b + 1] - 1. Batches before `_next` are issued, those before `_first` committed. The shard's own cursors
-        # follow when they matter (`_settle`): examples before `_committed` are committed, those before `_counted` told as issued.
+        # follow when they matter (`_settle`): examples before `_counted` are told as issued; `_committed` are committed of those
+        # before this stretch.
         self._start, self._planned, self._next, self._first, self._committed, self._counted = 0, 0, 0, 0, 0, 0
         self._moves = 0
         self._examples: Int64
+        self._cut: CutBatches
+        self._slots: Int64
         self._ends: list[int]
-        self._tokens: list[int]
-        self._longest: list[int]
-        self._slots: list[int]
+        self._plans: list[TokenBatchPlan]  # of batches _made .. _made_end - 1
         self._earlier: deque[int] = deque()  # where batches of earlier stretches end that are issued and not committed
         self._stretch = _FIRST_STRETCH
         self._restart()
@@ -147,12 +150,12 @@ class StatefulTokenBatchSampler:
 
     def next_plan(self) -> TokenBatchPlan | None:
         """Issue the next batch; None at the end of the epoch."""
-        if self._next == self._planned and not self._plan_ahead():
-            return None
         batch = self._next
+        if batch == self._made_end and not self._make_plans():
+            return None
+        batch = self._next  # a new stretch counts from 0
         self._next = batch + 1
-        examples = self._examples[self._ends[batch] : self._ends[batch + 1]]
-        return _plan_of((examples, self._tokens[batch], self._longest[batch], self._slots[batch]))
+        return self._plans[batch - self._made]
 
     def load_next(self, dataset: ExampleSource) -> LoadedBatch | None:
         """Issue the next batch with its examples; None at the end of the epoch.
@@ -174,15 +177,16 @@ class StatefulTokenBatchSampler:
 
     def commit(self, count: int = 1) -> None:
         """Count the first `count` issued batches as consumed; 0 is allowed. Raises SpecError for more than were issued."""
+        if count.__class__ is int and not self._earlier and 0 <= count <= self._next - self._first:  # as in every step of a loop
+            self._first += count
+            return
         if not is_whole(count, 0, self.issued_batches):
             wanted = f"a whole number from 0 to {self.issued_batches}, as many as are issued"
             raise SpecError("commit", f"is of {count!r} batches", wanted=wanted)
         while count and self._earlier:
             self._committed = self._earlier.popleft()
             count -= 1
-        if count:
-            self._first += count
-            self._committed = self._start + self._ends[self._first]
+        self._first += int(count)
 
     def rewind_uncommitted(self) -> None:
         """Take back the batches that were issued and not committed: they will be issued again, the same ones."""
@@ -276,18 +280,31 @@ class StatefulTokenBatchSampler:
 
     def _hold(self, start: int, examples: Int64, cut: CutBatches) -> None:
         """Go on with the batches of a stretch, which begins at the shard's example `start`."""
-        self._start, self._planned, self._examples, self._ends = start, len(cut.ends), examples, [0, *cut.ends.tolist()]
-        self._tokens, self._longest = cut.real_tokens.tolist(), cut.longest.tolist()
         packed = self._options.layout == "packed"
-        self._slots = self._tokens if packed else (np.diff(cut.ends, prepend=0) * cut.longest).tolist()
-        self._next = self._first = 0
+        slots = cut.real_tokens if packed else np.diff(cut.ends, prepend=0) * cut.longest
+        self._start, self._planned, self._ends = start, len(cut.ends), [0, *cut.ends.tolist()]
+        self._examples, self._cut, self._slots = examples, cut, slots
+        self._next = self._first = self._made = self._made_end = 0
+        self._plans = []
 
     def _settle(self) -> None:
         """Bring the shard's cursors to where they are here. Raises SpecError if something else has moved them."""
         issued = self._start + self._ends[self._next]
         self._sampler.issue(self._counted, issued - self._counted)
         self._counted = issued
+        if self._first:
+            self._committed = self._start + self._ends[self._first]
         self._sampler.commit(self._committed - self._sampler.committed)
+
+    def _make_plans(self) -> bool:
+        """Make the next few plans of the stretch, or of the one that follows it; False at the end of the epoch."""
+        if self._next == self._planned and not self._plan_ahead():
+            return False
+        made = slice(self._next, min(self._next + _PLANS_AT_ONCE, self._planned))
+        figures = (self._cut.real_tokens[made], self._cut.longest[made], self._slots[made])
+        self._plans = plans_of(self._examples, self._ends[made.start : made.stop + 1], *figures)
+        self._made, self._made_end = made.start, made.stop
+        return True
 
     def _plan_ahead(self) -> bool:
         """Plan the batches of the next stretch of the shard; False if nothing is left of it."""
@@ -311,4 +328,9 @@ class StatefulTokenBatchSampler:
 
 
 _plan_of: Callable[[tuple[Int64, int, int, int]], TokenBatchPlan] = partial(tuple.__new__, TokenBatchPlan)
-"""`TokenBatchPlan` of a tuple of its fields, at a third of the cost of a call in Python."""
+
+
+def plans_of(examples: Int64, bounds: list[int], real_tokens: Int64, longest: Int64, slots: Int64) -> list[TokenBatchPlan]:
+    """Make the plans of neighbouring batches, batch b holding `examples[bounds[b]:bounds[b + 1]]`, without a loop in Python."""
+    indices = map(examples.__getitem__, map(slice, bounds, islice(bounds, 1, None)))
+    return list(map(_plan_of, zip(indices, real_tokens.tolist(), longest.tolist(), slots.tolist(), strict=True)))
