@@ -1,6 +1,6 @@
 """Token-budget batches: planning, stepping and restoring beside numpy's own passes over the lengths, and beside other batchers.
 
-    python benchmarks/batches.py [--examples 100000000] [--peer-examples 300000] [--peers FOLDER|none] [--json result.json]
+    python benchmarks/batches.py [--examples 100000000] [--peer-examples 300000 3000000] [--peers FOLDER|none] [--json result.json]
 
 Lengths are drawn from a log-normal distribution with a long tail (mean about 340 tokens, none above the budget of 8,192).
 
@@ -11,7 +11,8 @@ Lengths are drawn from a log-normal distribution with a long tail (mean about 34
     memory      peak of a fresh process, less what it took with its code loaded and no table, against the table's bytes
     plan        GlobalBatchPlan with buckets: build, statistics, save, open, the size of its state
     peers       planning, padding waste and restoring on the same lengths, each peer in an environment of its own
-                (peers/batch_environments.py makes them, in FOLDER or the user's cache)
+                (peers/batch_environments.py makes them, in FOLDER or the user's cache); planning with all cores and with one,
+                as none of the peers uses more
 
 Rounds alternate between the contestants; figures are medians, ratios are taken within a round. Quote the ratios.
 """
@@ -48,6 +49,7 @@ HERE = Path(__file__).parent
 BUDGET = 8192
 WORLD_SIZE = 8
 BUCKET_WIDTH = 64
+MOST_OF_A_PEER = {"lhotse": 300_000}
 PACKED = TokenBatchOptions(maximum_tokens=BUDGET)
 PADDED = TokenBatchOptions(maximum_tokens=BUDGET, layout="padded")
 
@@ -128,16 +130,12 @@ def epochs(lengths: np.ndarray, repeats: int) -> dict[str, Any]:
         order = epoch_order(table.count, seed=0, epoch=0)
         cut_batches(table, order, options)
 
-    def build() -> None:
-        fresh = LengthTable.of(lengths)  # checked and identified anew
-        GlobalBatchPlan.build(fresh, PADDED, world_size=WORLD_SIZE, bucket_width=BUCKET_WIDTH)
-
     times = alternate(
         {
             "permutation and gather": lambda: lengths[rng.permutation(len(lengths))].sum(),
             "packed": lambda: ours(PACKED),
             "padded": lambda: ours(PADDED),
-            "plan": build,
+            "plan": lambda: build(lengths),
         },
         repeats,
     )
@@ -292,6 +290,25 @@ def plan_figures(path: Path) -> dict[str, Any]:
     }
 
 
+def build(lengths: np.ndarray) -> GlobalBatchPlan:
+    """Plan with nothing known of the lengths: they are checked and identified anew."""
+    return GlobalBatchPlan.build(LengthTable.of(lengths), PADDED, world_size=WORLD_SIZE, bucket_width=BUCKET_WIDTH)
+
+
+def on_one_core(work: Callable[[], object]) -> float:
+    """Seconds of a piece of work on one of the cores that the process may use."""
+    allowed = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(allowed)})
+    try:
+        started = time.perf_counter()
+        result = work()
+        seconds = time.perf_counter() - started
+        del result
+        return seconds
+    finally:
+        os.sched_setaffinity(0, allowed)
+
+
 def peers(lengths: np.ndarray, folder: Path | None, scratch: Path, repeats: int) -> dict[str, Any]:
     sys.path.insert(0, str(HERE / "peers"))
     from batch_environments import environments
@@ -299,44 +316,45 @@ def peers(lengths: np.ndarray, folder: Path | None, scratch: Path, repeats: int)
     path = scratch / "peer_lengths.npy"
     np.save(path, lengths)
     result: dict[str, Any] = {}
-    ours, restored = [], []
+    ours: dict[str, list[float]] = {"all cores": [], "one core": []}
     for name, python in environments(folder).items():
         if python.startswith("!"):
             result[name] = {"not measured": python[1:]}
             continue
+        if len(lengths) > MOST_OF_A_PEER.get(name, len(lengths)):
+            result[name] = {"not measured": f"it would take minutes and gigabytes beyond {MOST_OF_A_PEER[name]:,} examples"}
+            continue
         command = [python, str(HERE / "peers" / "token_batches.py"), name, str(path), str(BUDGET), str(repeats)]
         done = subprocess.run(command, capture_output=True, check=False, text=True)
-        mine = alternate(
-            {
-                "plan": lambda: GlobalBatchPlan.build(
-                    LengthTable.of(lengths), PADDED, world_size=WORLD_SIZE, bucket_width=BUCKET_WIDTH
-                ),
-            },
-            repeats,
-        )["plan"]
-        ours += mine
+        contestants = {"all cores": lambda: build(lengths), "one core": lambda: on_one_core(lambda: build(lengths))}
+        mine = alternate(contestants, 5 * repeats)  # milliseconds each
         if done.returncode:
             result[name] = {"not measured": done.stderr.strip().splitlines()[-1]}
             continue
         result[name] = json.loads(done.stdout)
-        result[name]["times our planning"] = result[name]["plan_s"] / statistics.median(mine)
-    plan = GlobalBatchPlan.build(lengths, PADDED, world_size=WORLD_SIZE, bucket_width=BUCKET_WIDTH)
+        for cores, seconds in mine.items():
+            ours[cores] += seconds
+            result[name][f"times our planning, {cores}"] = result[name]["plan_s"] / statistics.median(seconds)
+    plan = build(lengths)
     cursor = GlobalBatchCursor(plan, 3)
     cursor.seek(plan.steps // 2)
     state = cursor.state()
     restored = alternate({"cursor": lambda: GlobalBatchCursor.from_state(state, lengths, 3).next_plan()}, repeats)["cursor"]
+    measured = [value for value in result.values() if "plan_s" in value]
+    best = {}
+    for cores in ours:
+        title = f"times our planning, {cores}"
+        best[f"best peer, {title}"] = min((value[title] for value in measured), default=None)
+    for value in measured:
+        value["times our restoring"] = value["restore_s"] / statistics.median(restored)
     result["zephon-flows"] = {
-        "plan_s": statistics.median(ours) if ours else None,
+        **{f"plan_s, {cores}": statistics.median(seconds) for cores, seconds in ours.items() if seconds},
         "restore_s": statistics.median(restored),
         "examples": len(lengths),
         "padding_waste": plan.statistics.padding_waste,
         "batches": plan.statistics.batches,
     }
-    measured = [value for name, value in result.items() if "times our planning" in value]
-    best = min((value["times our planning"] for value in measured), default=None)
-    for value in measured:
-        value["times our restoring"] = value["restore_s"] / statistics.median(restored)
-    return {"examples": len(lengths), "best peer, times our planning": best, **result}
+    return best | result
 
 
 def show(name: str, value: Any, indent: int = 0) -> None:
@@ -352,7 +370,7 @@ def show(name: str, value: Any, indent: int = 0) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--examples", type=int, default=100_000_000, help="of our own figures")
-    parser.add_argument("--peer-examples", type=int, default=300_000, help="of the comparison with peers; 0: none")
+    parser.add_argument("--peer-examples", type=int, nargs="*", default=[300_000, 3_000_000], help="of the comparisons with peers")
     parser.add_argument("--peers", default="", help="folder of the peers' environments; default: in the user's cache")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--scratch", type=Path, help="folder for generated files; default: a temporary one")
@@ -383,8 +401,10 @@ def main() -> None:
             "memory": lambda: memory(path),
         }
         if options.peer_examples and options.peers != "none":
-            folder = Path(options.peers) if options.peers else None
-            sections["peers"] = lambda: peers(lengths[: options.peer_examples], folder, scratch, min(3, options.repeats))
+            folder, repeats = Path(options.peers) if options.peers else None, min(3, options.repeats)
+            sections["peers"] = lambda: {
+                f"{count:,} examples": peers(lengths[:count], folder, scratch, repeats) for count in options.peer_examples
+            }
         for section, measure in sections.items():
             results[section] = measure()
             show(section, results[section])

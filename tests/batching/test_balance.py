@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import chain, product
+from itertools import chain, pairwise, product
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from zephon_core.batching.balance import deal_batches, even_parts
 from zephon_core.batching.buckets import BatchStream
 from zephon_core.batching.options import TokenBatchOptions
-from zephon_core.batching.sorting import generator_state
+from zephon_core.batching.sorting import generator_state, shuffle
 
 
 def cost(lengths: list[int], layout: str) -> int:
@@ -77,6 +77,33 @@ def test_steps_and_ranks_are_shuffled():
     assert abs(np.corrcoef(steps[:, 0] // 4, np.arange(250))[0, 1]) < 0.2
     places = np.stack([np.bincount(steps[:, rank] % 4, minlength=4) for rank in range(4)])
     assert places.min() > 30
+
+
+@settings(max_examples=200)
+@given(batches_of, st.integers(1, 5), st.integers(1, 6), st.data())
+def test_buckets_are_shuffled_before_anything_is_dealt(batches, world_size, window_steps, data):
+    """As if the stream had come shuffled, by what the generator gives first."""
+    stream, order, _ = stream_of(batches)
+    inner = data.draw(st.lists(st.integers(1, len(batches)), max_size=6))
+    buckets = np.unique([0, *inner, len(batches)])
+    options, state, other = TokenBatchOptions(maximum_tokens=100), generator_state(3), generator_state(3)
+    settings = {"world_size": world_size, "window_steps": window_steps}
+    turns = np.arange(len(batches))
+    for begin, end in pairwise(buckets.tolist()):
+        shuffle(turns, begin, end - (end == len(batches)), other)
+    shuffled = [[*range(stream.offsets[turn], stream.offsets[turn + 1])] for turn in turns]
+    assert shuffled[-1][-1] == len(order) - 1  # the last batch stays the last
+    parts = BatchStream(np.cumsum([0, *map(len, shuffled)]), stream.real_tokens[turns], stream.longest[turns])
+    expected = np.array(list(chain.from_iterable(shuffled)))
+    wanted = deal_batches(expected, parts, options, state=other, **settings)
+    found = deal_batches(order, stream, options, state=state, buckets=buckets, **settings)
+    assert order.tolist() == expected.tolist()
+    assert all(np.array_equal(mine, its) for mine, its in zip(found, wanted, strict=True))
+    assert state == other
+    plain, again = np.arange(len(order)), np.arange(len(order))
+    deal_batches(plain, stream, options, state=None, buckets=buckets, **settings)
+    deal_batches(again, stream, options, state=None, **settings)
+    assert plain.tolist() == again.tolist()  # nothing is shuffled without a seed
 
 
 def best_maximum(lengths: list[int], options: TokenBatchOptions, parts: int) -> int:

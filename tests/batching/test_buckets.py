@@ -11,7 +11,6 @@ from zephon_core.batching.buckets import form_batches
 from zephon_core.batching.cut import cut_batches
 from zephon_core.batching.lengths import LengthTable
 from zephon_core.batching.options import TokenBatchOptions
-from zephon_core.batching.sorting import generator_state
 
 layouts = st.sampled_from(["packed", "padded"])
 
@@ -68,6 +67,19 @@ def cases(draw):
     return options, LengthTable.of(np.array(lengths, dtype)), order
 
 
+def formed(order, table, options, window, stretch=1 << 40):
+    """The stream of an order, and where its windows begin; lengths come a stretch at a time, and no example before its length."""
+    told = np.array(order)
+
+    def stretches():
+        order[:] = table.count + 5
+        for begin in range(0, len(order), stretch):
+            order[begin : begin + stretch] = told[begin : begin + stretch]
+            yield table.values[told[begin : begin + stretch]]
+
+    return form_batches(order, stretches(), options, longest=table.longest, window_batches=window)
+
+
 def as_lists(order, offsets) -> list[list[int]]:
     return [batch.tolist() for batch in np.split(np.asarray(order), offsets[1:-1])] if len(offsets) > 1 else []
 
@@ -86,7 +98,8 @@ def check_figures(stream, order, table, options):
 def test_without_buckets_it_is_the_greedy_cut(case):
     options, table, order = case
     array = np.array(order, np.uint32)
-    stream = form_batches(array, table, options, window_batches=0, state=None)
+    stream, windows = formed(array, table, options, 0)
+    assert windows.tolist() == [0, len(stream.longest)]
     assert array.tolist() == list(order)
     assert stream.offsets.tolist() == cut_batches(table, array, options).tolist()
     assert as_lists(array, stream.offsets) == plain_cut(list(order), table.values.tolist(), options, closed=True)[0]
@@ -98,25 +111,26 @@ def test_without_buckets_it_is_the_greedy_cut(case):
 def test_buckets_as_restated(case, window):
     options, table, order = case
     array = np.array(order, np.uint32)
-    stream = form_batches(array, table, options, window_batches=window, state=None)
+    stream, _ = formed(array, table, options, window)
     expected = plain_buckets(list(order), table.values.tolist(), options, window)
     assert as_lists(array, stream.offsets) == expected
     check_figures(stream, array, table, options)
 
 
-@given(cases(), st.integers(1, 9), st.integers(0, 2**64 - 1))
-def test_a_seed_shuffles_batches_and_changes_none(case, window, key):
+@given(cases(), st.integers(0, 9), st.integers(1, 30))
+def test_however_the_lengths_come(case, window, stretch):
+    """The same batches and windows, wherever one stretch of lengths ends and the next begins."""
     options, table, order = case
-    arrays = [np.array(order, np.int64) for _ in range(3)]
-    states = [None, generator_state(key), generator_state(key)]
-    streams = [
-        form_batches(array, table, options, window_batches=window, state=state) for array, state in zip(arrays, states, strict=True)
-    ]
-    plain, seeded, again = (as_lists(array, stream.offsets) for array, stream in zip(arrays, streams, strict=True))
-    assert sorted(plain) == sorted(seeded)
-    assert seeded == again
-    assert plain[-1:] == seeded[-1:]  # the last one stays the last
-    check_figures(streams[1], arrays[1], table, options)
+    arrays = [np.array(order, np.int64) for _ in range(2)]
+    (whole, windows), (stream, others) = (
+        formed(array, table, options, window, size) for array, size in zip(arrays, (1 << 40, stretch), strict=True)
+    )
+    assert arrays[0].tolist() == arrays[1].tolist()
+    assert windows.tolist() == others.tolist()
+    assert all(np.array_equal(one, other) for one, other in zip(whole, stream, strict=True))
+    assert windows[0] == 0
+    assert windows[-1] == len(whole.longest)
+    assert (np.diff(windows) > 0).all() or not len(order)
 
 
 def test_many_batches_in_one_window_and_many_windows():
@@ -132,7 +146,7 @@ def test_many_batches_in_one_window_and_many_windows():
     ):
         order = rng.permutation(30_000)
         array = order.astype(np.uint32)
-        stream = form_batches(array, table, options, window_batches=window, state=None)
+        stream, _ = formed(array, table, options, window)
         assert as_lists(array, stream.offsets) == plain_buckets_fast(order, table.values, options, window)
 
 
@@ -176,7 +190,7 @@ def test_huge_lengths_do_not_wrap(layout):
     options = TokenBatchOptions(maximum_tokens=2**63 - 1, layout=layout)
     for window in (0, 1, 1 << 40):
         array = np.arange(6)
-        stream = form_batches(array, table, options, window_batches=window, state=None)
+        stream, _ = formed(array, table, options, window)
         assert sorted(array.tolist()) == list(range(6))
         assert int(stream.real_tokens.min()) > 0
         assert sum(stream.real_tokens.tolist()) == 4 * big + 6
@@ -185,7 +199,8 @@ def test_huge_lengths_do_not_wrap(layout):
 def test_no_examples_no_batches():
     table = LengthTable.of([])
     for window in (0, 4):
-        stream = form_batches(np.zeros(0, np.uint32), table, TokenBatchOptions(maximum_tokens=5), window_batches=window, state=None)
+        stream, windows = formed(np.zeros(0, np.uint32), table, TokenBatchOptions(maximum_tokens=5), window)
+        assert windows.tolist() == ([0] if window else [0, 0])
         assert stream.offsets.tolist() == [0]
         assert not len(stream.real_tokens)
         assert not len(stream.longest)

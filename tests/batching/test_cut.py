@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zephon_core.batching import TokenBatchOptions, cut_batches
-from zephon_core.batching.cut import cut_stretch, lengths_of
+from zephon_core.batching.cut import cut_sorted, cut_stretch, lengths_of
 from zephon_core.errors import LengthError
 
 LARGE = 2**63 - 1
@@ -66,6 +66,20 @@ def test_a_stretch_is_measured_and_its_open_end_left(case: tuple[list[int], Toke
     assert cut.ends.tolist() == offsets[1:]
     assert cut.real_tokens.tolist() == [sum(batch) for batch in batches]
     assert cut.longest.tolist() == [max(batch) for batch in batches]
+
+
+@given(case=cases(), closed=st.booleans(), downwards=st.booleans(), dtype=st.sampled_from([np.int32, np.int64]))
+def test_sorted_lengths_are_cut_as_any(
+    case: tuple[list[int], TokenBatchOptions], closed: bool, downwards: bool, dtype: Any
+) -> None:
+    lengths, options = case
+    dtype = np.int64 if max(lengths, default=0) >= 2**31 else dtype
+    ordered = np.array(sorted(lengths, reverse=downwards), dtype)
+    wanted = cut_stretch(ordered, options, closed=closed)
+    found = np.zeros((3, len(lengths)), np.int64)
+    limits = options.maximum_tokens, options.maximum_examples or LARGE, options.layout == "padded"
+    count = cut_sorted(ordered, *limits, downwards, closed, *found)
+    assert found[:, :count].tolist() == [each.tolist() for each in wanted]
 
 
 @pytest.mark.parametrize("layout", ["packed", "padded"])

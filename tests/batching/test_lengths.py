@@ -188,3 +188,14 @@ def test_an_identity_is_vouched_for_only_by_the_same_unchanged_file(tmp_path: Pa
 def test_a_file_written_just_now_has_no_stamp(tmp_path: Path) -> None:
     """Its times couldn't tell the next change."""
     assert LengthTable.of(saved(tmp_path / "a.npy", np.arange(1, 100), age_s=0)).stamp is None
+
+
+def test_lengths_looked_up_later_are_within_those_that_were_checked() -> None:
+    table, examples = LengthTable.of([5, 60, 7]), np.array([2, 0])
+    table.check_still(np.array([7, 5]), examples, OPTIONS)
+    table.check_still(np.array([], np.int64), examples[:0], OPTIONS)
+    for wrong, named in ((0, "example 0: has length 0"), (101, "example 0: has length 101, which alone exceeds the budget")):
+        with pytest.raises(LengthError, match=named):
+            table.check_still(np.array([7, wrong]), examples, OPTIONS)
+    with pytest.raises(StateError, match="were written to while they were in use"):
+        table.check_still(np.array([7, 61]), examples, OPTIONS)

@@ -11,10 +11,12 @@ from scipy.stats import chi2
 from zephon_core.batching.sorting import generator_state, shuffle, sort_pairs
 
 
-def sorted_pairs(keys: np.ndarray, items: np.ndarray, count: int, largest: int) -> tuple[np.ndarray, np.ndarray]:
+def sorted_pairs(
+    keys: np.ndarray, items: np.ndarray, count: int, largest: int, *, downwards: bool = False
+) -> tuple[np.ndarray, np.ndarray]:
     keys, items = keys.copy(), items.copy()
     spare_keys, spare_items = np.empty_like(keys), np.empty_like(items)
-    if sort_pairs(keys, items, spare_keys, spare_items, count, largest):
+    if sort_pairs(keys, items, spare_keys, spare_items, count, largest, downwards):
         return spare_keys[:count], spare_items[:count]
     return keys[:count], items[:count]
 
@@ -28,6 +30,9 @@ def test_sorts_stably_by_key(largest):
     order = np.argsort(keys, kind="stable")
     assert np.array_equal(items, order)
     assert np.array_equal(found, keys[order])
+    found, items = sorted_pairs(keys, np.arange(500), 500, largest, downwards=True)
+    assert np.array_equal(items, order[::-1])
+    assert np.array_equal(found, keys[order[::-1]])
 
 
 @given(st.lists(st.integers(0, 5000), max_size=40), st.integers(0, 40))

@@ -1,7 +1,8 @@
 """Which batches share a step: neighbours in cost, so that no rank waits for another; those of the last step are dealt anew.
 
-A window of batches is sorted by cost and dealt in that order, `world_size` batches to a step, which makes the sum over the steps of
-the costliest batch as small as it gets with these batches. Then the window's steps are shuffled, and the ranks within each.
+The batches of each bucketed window are shuffled first. Then a window of batches is sorted by cost and dealt in that order,
+`world_size` batches to a step, which makes the sum over the steps of the costliest batch as small as it gets with these batches.
+Its steps are shuffled, and the ranks within each.
 The last step gets what doesn't fill one, and the batch that ended with the examples; `even_parts` makes these equal.
 """
 
@@ -13,11 +14,14 @@ import numpy as np
 import numpy.typing as npt
 
 from zephon_core.batching.buckets import BatchStream
+from zephon_core.batching.loops import copy_items
 from zephon_core.batching.options import LARGEST, TokenBatchOptions
 from zephon_core.batching.sorting import shuffle, sort_pairs
 from zephon_core.compiled import compiled
 
 __all__ = ["deal_batches", "even_parts"]
+
+_COPIED_AT_ONCE = 16
 
 Int64 = npt.NDArray[np.int64]
 
@@ -30,6 +34,7 @@ def deal_batches(
     world_size: int,
     window_steps: int,
     state: npt.NDArray[np.uint64] | None,
+    buckets: Int64 | None = None,
 ) -> BatchStream:
     """Put a stream's batches into the order of (step, rank).
 
@@ -37,24 +42,30 @@ def deal_batches(
     window_steps: the batches of so many steps are dealt together, and of up to twice as many at the end; 1: a step holds
     consecutive batches of the stream.
     state: of the generator that shuffles steps and ranks; None: both stay in the stream's order, as far as dealing leaves it.
+    buckets: int64 [m + 1], ascending from 0 to the number of batches; those between two are shuffled before anything is dealt,
+    where there is a state, except for the very last one, which may be small. None: none are.
     At the end are the 1 to `world_size` batches of the last step: the stream's last ones; or, if these hold fewer examples than
     there are ranks, those of the last window that hold the most.
     """
     slots, count = stream.token_slots(options), len(stream.real_tokens)
+    if not count:
+        return stream
     seeded = state is not None
     state = np.zeros(1, np.uint64) if state is None else state
     turns, windows = np.arange(count), _windows(count, window_steps * world_size)
-    if count:
-        whole, begin = (count - 1) // world_size * world_size, int(windows[-2])
-        sizes = np.diff(stream.offsets)[begin:]
-        if sizes[whole - begin :].sum() < world_size:
-            fewest_first = np.argsort(sizes, kind="stable")
-            turns[begin:] = begin + np.concatenate([np.sort(fewest_first[: whole - begin]), fewest_first[whole - begin :]])
-        _deal(turns, slots, world_size, np.minimum(windows, whole), state, seeded)
-    offsets = np.zeros_like(stream.offsets)
-    np.cumsum(np.diff(stream.offsets)[turns], out=offsets[1:])
-    _rearrange(order, stream.offsets, turns, windows)
-    return BatchStream(offsets, stream.real_tokens[turns], stream.longest[turns])
+    buckets = windows if buckets is None else buckets
+    if seeded and buckets is not windows:
+        _shuffle_each(turns, buckets, state)
+    whole, begin = (count - 1) // world_size * world_size, int(windows[-2])
+    last = turns[begin:]
+    sizes = stream.offsets[last + 1] - stream.offsets[last]
+    if sizes[whole - begin :].sum() < world_size:
+        fewest_first = np.argsort(sizes, kind="stable")
+        turns[begin:] = last[np.concatenate([np.sort(fewest_first[: whole - begin]), fewest_first[whole - begin :]])]
+    _deal(turns, slots, world_size, np.minimum(windows, whole), state, seeded)
+    dealt = BatchStream(np.zeros_like(stream.offsets), stream.real_tokens[turns], stream.longest[turns])
+    _rearrange(order, stream.offsets, turns, windows, buckets, dealt.offsets)
+    return dealt
 
 
 def _windows(count: int, window: int) -> Int64:
@@ -102,7 +113,7 @@ def _deal(turns: Any, slots: Any, world_size: int, windows: Any, state: Any, see
             highest, lowest = max(highest, slots[ids[k]]), min(lowest, slots[ids[k]])
         for k in range(count):
             keys[k] = highest - slots[ids[k]]
-        if sort_pairs(keys, ids, spare_keys, spare, count, highest - lowest):
+        if sort_pairs(keys, ids, spare_keys, spare, count, highest - lowest, False):
             ids[:] = spare[:count]
         steps = count // world_size
         order = np.arange(steps)
@@ -124,17 +135,44 @@ def _deal(turns: Any, slots: Any, world_size: int, windows: Any, state: Any, see
 
 
 @compiled
-def _rearrange(order: Any, offsets: Any, turns: Any, windows: Any) -> None:
-    """Put the batches' examples into the order of `turns`, which stays within windows."""
+def _shuffle_each(turns: Any, buckets: Any, state: Any) -> None:
+    """Shuffle the batches of each bucket; the very last one stays."""
+    for number in range(len(buckets) - 1):
+        end = buckets[number + 1]
+        shuffle(turns, buckets[number], end - (end == len(turns)), state)
+
+
+@compiled
+def _rearrange(order: Any, offsets: Any, turns: Any, windows: Any, buckets: Any, dealt: Any) -> None:
+    """Put the batches' examples into the order of `turns`, and write their new offsets.
+
+    Batches leave their place within buckets first and then within windows, so those of a window come from the buckets that it
+    touches: what these hold is copied before it is written over, and let go of once no later window touches them.
+    """
+    kept, base, top, written, first_bucket, end_bucket = np.empty(0, order.dtype), 0, 0, 0, 0, 0
     for number in range(len(windows) - 1):
         first, end = windows[number], windows[number + 1]
-        start = offsets[first]
-        old = order[start : offsets[end]].copy()
-        written = start
-        for turn in turns[first:end]:
-            for k in range(offsets[turn] - start, offsets[turn + 1] - start):
-                order[written] = old[k]
-                written += 1
+        while buckets[first_bucket + 1] <= first:
+            first_bucket += 1
+        while buckets[end_bucket] < end:
+            end_bucket += 1
+        low, high = offsets[buckets[first_bucket]], min(offsets[buckets[end_bucket]] + _COPIED_AT_ONCE, len(order))
+        if high - base + _COPIED_AT_ONCE > len(kept):
+            room = 2 * (high - low + _COPIED_AT_ONCE)
+            larger = kept if room <= len(kept) else np.empty(2 * room, order.dtype)
+            copy_items(kept, low - base, larger, 0, top - low)
+            kept, base = larger, low
+        copy_items(order, top, kept, top - base, high - top)
+        top = high
+        for place in range(first, end):
+            start, size = offsets[turns[place]] - base, offsets[turns[place] + 1] - offsets[turns[place]]
+            rounded = (size + _COPIED_AT_ONCE - 1) // _COPIED_AT_ONCE * _COPIED_AT_ONCE
+            if written + rounded <= top:  # a batch has few examples: whole vectors, the next batch overwrites what is too much
+                copy_items(kept, start, order, written, rounded)
+            else:
+                copy_items(kept, start, order, written, size)
+            written += size
+            dealt[place + 1] = written
 
 
 @compiled

@@ -1,28 +1,27 @@
 """From an order to a stream of batches: contiguous ones, or ones of neighbouring lengths.
 
-With buckets, the order is taken a window at a time; a window's examples are sorted by length, cut, and the batches shuffled. What
-a window can't close goes into the next. Windows are sorted up and down by turns, so that it is the longest examples that wait once,
-then the shortest, and none for long.
+With buckets, the order is taken a window at a time; a window's examples are sorted by length and cut. What a window can't close
+goes into the next. Windows are sorted up and down by turns, so that it is the longest examples that wait once, then the shortest,
+and none for long.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from zephon_core.batching.cut import cut_packed, cut_padded, cut_padded_widely, cut_stretch, lengths_of, measure_batches
-from zephon_core.batching.lengths import LengthTable
+from zephon_core.batching.cut import cut_sorted, cut_stretch
+from zephon_core.batching.loops import copy_items, sum_items
 from zephon_core.batching.options import LARGEST, TokenBatchOptions
-from zephon_core.batching.sorting import shuffle, sort_pairs
+from zephon_core.batching.sorting import sort_pairs
 from zephon_core.compiled import compiled
-from zephon_core.errors import StateError
 
 __all__ = ["BatchStream", "form_batches"]
 
-_EXAMPLES_AT_ONCE = 1 << 20
-_GATHERED_AT_ONCE = 512
+_SUMMED_AT_ONCE = 256
 _WIDEST = 1 << 62
 
 Int64 = npt.NDArray[np.int64]
@@ -44,177 +43,121 @@ class BatchStream(NamedTuple):
 
 
 def form_batches(
-    order: npt.NDArray[Any],
-    table: LengthTable,
-    options: TokenBatchOptions,
-    *,
-    window_batches: int,
-    state: npt.NDArray[np.uint64] | None,
-) -> BatchStream:
+    order: npt.NDArray[Any], stretches: Iterable[npt.NDArray[Any]], options: TokenBatchOptions, *, longest: int, window_batches: int
+) -> tuple[BatchStream, Int64]:
     """Cut an order into batches; with buckets, rearrange it as well.
 
-    order: uint32 or int64 [n], distinct examples of the table, whose lengths have been checked; it is written to where
-    window_batches > 0, and holds each batch's examples one after another then.
+    order: uint32 or int64 [n], the examples; it is written to where window_batches > 0, and holds each batch's examples one after
+    another then. stretches: the lengths of one stretch of the order after the other, of one type, each from 1 to `longest` and
+    within the budget; of the order nothing is looked at before its lengths have come.
     window_batches: examples that would fill so many batches are sorted by length together; 0: none, the order stays.
-    state: of the generator that shuffles a window's batches; None: they stay as they are sorted.
+    Returns the batches and at which of them each window begins, int64 [windows + 1]; without buckets all are one window.
     """
-    if not window_batches:
-        return _contiguous(order, table, options)
-    budget = options.maximum_tokens
-    limit = options.maximum_examples or LARGEST
-    tokens, examples = min(window_batches * budget, _WIDEST), min(window_batches * limit, _WIDEST)
-    seeded = state is not None
-    state = np.zeros(1, np.uint64) if state is None else state
-    padded = options.layout == "padded"
-    formed = BatchStream(*_form(order, table.values, budget, limit, padded, tokens, examples, table.longest, state, seeded))
-    if not len(formed.offsets):
-        raise StateError("lengths", "were written to while they were in use", remedy="Make the table anew, and plan again.")
-    return formed
-
-
-def _contiguous(order: npt.NDArray[Any], table: LengthTable, options: TokenBatchOptions) -> BatchStream:
-    offsets, tokens, longest = [np.zeros(1, np.int64)], [], []
-    position, at_once = 0, _EXAMPLES_AT_ONCE
-    while position < len(order):
-        stop = min(len(order), position + at_once)
-        lengths = lengths_of(table.values, order[position:stop])
-        table.check_still(lengths, order[position:stop], options)
-        found = cut_stretch(lengths, options, closed=stop == len(order))
-        if not len(found.ends):  # a batch longer than the stretch
-            at_once *= 2
+    former = _WindowFormer(options, longest, window_batches) if window_batches else None
+    figures, windows = np.zeros((3, 1024), np.int64), [0]
+    batches, begin, read, tried = 0, 0, 0, 0
+    held: list[npt.NDArray[Any]] = []
+    for stretch in stretches:
+        held.append(stretch)
+        read += len(stretch)
+        closed = read == len(order)
+        if read - begin < 2 * tried and not closed:  # so that none is copied more than twice, however long a window or a batch
             continue
-        offsets.append(found.ends + position)
-        tokens.append(found.real_tokens)
-        longest.append(found.longest)
-        position = int(offsets[-1][-1])
-    none = [np.zeros(0, np.int64)]
-    return BatchStream(np.concatenate(offsets), np.concatenate(tokens or none), np.concatenate(longest or none))
+        lengths = np.concatenate(held)
+        if former is None:
+            ends, tokens, tops = cut_stretch(lengths, options, closed=closed)
+        else:
+            ends, tokens, tops, firsts = former.form(order[begin:read], lengths, closed=closed)
+            windows += (firsts + batches).tolist()
+        if batches + len(ends) >= figures.shape[1]:
+            figures = _grown(figures, batches + 1, 2 * (batches + len(ends)) + 1)
+        figures[0, batches + 1 : batches + 1 + len(ends)] = ends + begin
+        figures[1, batches : batches + len(ends)], figures[2, batches : batches + len(ends)] = tokens, tops
+        batches += len(ends)
+        used = int(ends[-1]) if len(ends) else 0
+        begin, held, tried = begin + used, [lengths[used:]], len(lengths) - used
+    stream = BatchStream(figures[0, : batches + 1], figures[1, :batches], figures[2, :batches])
+    return stream, np.array(windows if former else [0, batches], np.int64)
 
 
-@compiled
-def _form(
-    order: Any,
-    values: Any,
-    budget: int,
-    limit: int,
-    padded: bool,
-    window_tokens: int,
-    window_examples: int,
-    largest: int,
-    state: Any,
-    seeded: bool,
-) -> Any:
-    """Return offsets, real tokens and longest lengths of the batches that `order` holds afterwards.
-
-    All are empty where a length is below one or above `largest`, which the lengths were checked for.
-    """
-    offsets, tokens, longest = np.zeros(1024, np.int64), np.empty(1024, np.int64), np.empty(1024, np.int64)
-    examples, spare = np.empty(1024, order.dtype), np.empty(1024, order.dtype)
-    lengths, spare_lengths = np.empty(1024, values.dtype), np.empty(1024, values.dtype)
-    batches, read, written, held, least, downwards = 0, 0, 0, 0, 0, True
-    while read < len(order) or held:
-        while True:
-            taken, enough = _gather(order[read:], values, examples, lengths, held, least, window_tokens, window_examples, largest)
-            if taken < 0:
-                return offsets[:0].copy(), tokens[:0].copy(), longest[:0].copy()
-            read, held = read + taken, held + taken
-            if enough:
-                break
-            examples, lengths = _grown(examples, 2 * held), _grown(lengths, 2 * held)
-            spare, spare_lengths = np.empty(2 * held, order.dtype), np.empty(2 * held, values.dtype)
-        if sort_pairs(lengths, examples, spare_lengths, spare, held, largest):
-            lengths, spare_lengths, examples, spare = spare_lengths, lengths, spare, examples
-        if downwards:
-            _reverse(lengths, held)
-            _reverse(examples, held)
-        ends = np.empty(held, np.int64)
-        found = _cut(lengths[:held], budget, limit, padded, read == len(order), ends)
-        if not found:  # one batch, which more examples may still fit into
-            least = 2 * held
-            continue
-        least, downwards = 0, not downwards
-        if batches + found >= len(offsets):
-            size = 2 * (batches + found)
-            offsets, tokens, longest = _grown(offsets, size), _grown(tokens, size), _grown(longest, size)
-        sums, tops, turns = np.empty(found, np.int64), np.empty(found, np.int64), np.arange(found)
-        measure_batches(lengths, ends[:found], sums, tops)
-        if seeded:
-            shuffle(turns, 0, found - (read == len(order)), state)  # the last batch of all, which may be small, stays the last
-        for turn in turns:
-            start, end = ends[turn - 1] if turn else 0, ends[turn]
-            _copy(examples, start, end, order, written)
-            written += end - start
-            tokens[batches], longest[batches] = sums[turn], tops[turn]
-            batches += 1
-            offsets[batches] = written
-        left = ends[found - 1]
-        _copy(examples, left, held, examples, 0)
-        _copy(lengths, left, held, lengths, 0)
-        held -= left
-    return offsets[: batches + 1].copy(), tokens[:batches].copy(), longest[:batches].copy()
-
-
-@compiled
-def _gather(
-    order: Any,
-    values: Any,
-    examples: Any,
-    lengths: Any,
-    held: int,
-    least: int,
-    window_tokens: int,
-    window_examples: int,
-    largest: int,
-) -> tuple[int, bool]:
-    """Add examples of the order to the `held` ones until they are a window, and at least `least`.
-
-    Returns how many were added, and False where there was no room for more; -1 for a length that isn't from 1 to `largest`.
-    """
-    tokens = np.int64(0)
-    for k in range(held):
-        tokens += min(np.int64(lengths[k]), window_tokens - tokens)
-    taken = 0
-    while taken < len(order):
-        at = held + taken
-        size = min(_GATHERED_AT_ONCE, len(order) - taken, len(examples) - at)
-        found = lengths_of(values, order[taken : taken + size])  # in vectors, into memory that can't be that of `values`
-        for k in range(size):
-            if not 1 <= found[k] <= largest:
-                return -1, False
-            examples[at + k], lengths[at + k] = order[taken + k], found[k]
-        for k in range(at, at + size):
-            if k >= least and (tokens >= window_tokens or k >= window_examples):
-                return k - held, True
-            tokens += min(np.int64(lengths[k]), window_tokens - tokens)
-        taken += size
-        if taken < len(order) and held + taken == len(examples):
-            return taken, False
-    return len(order), True
-
-
-@compiled
-def _copy(source: Any, start: int, end: int, target: Any, at: int) -> None:
-    for k in range(end - start):
-        target[at + k] = source[start + k]
-
-
-@compiled
-def _cut(lengths: Any, budget: int, limit: int, padded: bool, closed: bool, ends: Any) -> int:
-    if not padded:
-        return cut_packed(lengths, budget, limit, closed, ends)
-    if budget < 1 << 31:
-        return cut_padded(lengths, budget, limit, closed, ends)
-    return cut_padded_widely(lengths, budget, limit, closed, ends)
-
-
-@compiled
-def _grown(array: Any, size: int) -> Any:
-    larger = np.empty(size, array.dtype)
-    larger[: len(array)] = array
+def _grown(rows: Int64, count: int, room: int) -> Int64:
+    """Return rows with more room, of which memory is taken up as it's written to; `count` of each are kept."""
+    larger = np.empty((len(rows), room), np.int64)
+    larger[:, :count] = rows[:, :count]
     return larger
 
 
+class _WindowFormer:
+    """Sorts and cuts one window after the other, as far as the examples go; the rest is looked at again with more."""
+
+    def __init__(self, options: TokenBatchOptions, longest: int, window_batches: int) -> None:
+        budget, limit = options.maximum_tokens, options.maximum_examples or LARGEST
+        self._limits = (budget, limit, options.layout == "padded", longest)
+        self._window = (min(window_batches * budget, _WIDEST), min(window_batches * limit, _WIDEST))
+        self._open: tuple[int, int, int, bool] = (0, 0, 0, True)
+
+    def form(self, order: npt.NDArray[Any], lengths: npt.NDArray[Any], *, closed: bool) -> tuple[Int64, Int64, Int64, Int64]:
+        """Rearrange examples and their lengths, all from the first that is in no batch yet; return the batches as `_form` does."""
+        ends, tokens, tops, firsts, self._open = _form(order, lengths, closed, self._limits, self._window, self._open)
+        return ends, tokens, tops, firsts
+
+
 @compiled
-def _reverse(array: Any, count: int) -> None:
-    for k in range(count // 2):
-        array[k], array[count - 1 - k] = array[count - 1 - k], array[k]
+def _form(order: Any, lengths: Any, closed: bool, limits: Any, window: Any, opened: Any) -> Any:
+    """Return ends, real tokens and longest lengths of the batches of whole windows, where windows end in them, and what is open.
+
+    opened: how many examples of the last window are counted, their tokens, how many it needs at least, and whether it is to be
+    sorted downwards. The examples of an open window stay as they are.
+    """
+    (budget, limit, padded, largest), (window_tokens, window_examples) = limits, window
+    held, tokens, least, downwards = opened
+    ends, sums, tops = np.empty(len(order), np.int64), np.empty(len(order), np.int64), np.empty(len(order), np.int64)
+    firsts, windows, batches, begin = np.empty(len(order), np.int64), 0, 0, 0
+    spare, spare_lengths = np.empty(0, order.dtype), np.empty(0, lengths.dtype)
+    while begin < len(order):
+        held, tokens, full = _filled(lengths[begin:], held, tokens, least, window_tokens, window_examples, largest)
+        if not full and not closed:
+            break
+        if held > len(spare):
+            spare, spare_lengths = np.empty(held + held // 4, order.dtype), np.empty(held + held // 4, lengths.dtype)
+        here, its_lengths = order[begin : begin + held], lengths[begin : begin + held]
+        if sort_pairs(its_lengths, here, spare_lengths, spare, held, largest, downwards):
+            copy_items(spare, 0, here, 0, held)
+            copy_items(spare_lengths, 0, its_lengths, 0, held)
+        last = closed and begin + held == len(order)
+        its_ends = ends[batches:]
+        found = cut_sorted(its_lengths, budget, limit, padded, downwards, last, its_ends, sums[batches:], tops[batches:])
+        if not found:  # one batch, which more examples may still fit into
+            least = 2 * held
+            continue
+        left = held - its_ends[found - 1]
+        its_ends[:found] += begin
+        begin += held - left
+        batches += found
+        firsts[windows] = batches
+        windows += 1
+        held, tokens, least, downwards = 0, np.int64(0), 0, not downwards
+    opened = held, tokens, least, downwards
+    return ends[:batches].copy(), sums[:batches].copy(), tops[:batches].copy(), firsts[:windows].copy(), opened
+
+
+@compiled
+def _filled(
+    lengths: Any, held: int, tokens: int, least: int, window_tokens: int, window_examples: int, largest: int
+) -> tuple[int, int, bool]:
+    """Count examples into a window that holds `held`, until it has its tokens or examples, and at least `least`.
+
+    Returns how many it holds and their tokens, at most window_tokens, and whether that was enough before the examples ended.
+    """
+    at_once = _SUMMED_AT_ONCE if largest < 1 << 53 else 1
+    while held < len(lengths):
+        if held >= least and (tokens >= window_tokens or held >= window_examples):
+            return held, tokens, True
+        size = min(at_once, len(lengths) - held, max(window_examples, least) - held)
+        added = sum_items(lengths, held, held + size)
+        if added >= window_tokens - tokens and size > 1:  # it ends within
+            at_once = 1
+            continue
+        tokens += min(added, window_tokens - tokens)
+        held += size
+    return held, tokens, False

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zephon_core.batching.lengths import LengthTable
+from zephon_core.batching.loops import sum_items
 from zephon_core.batching.options import LARGEST, TokenBatchOptions
 from zephon_core.compiled import compiled
 
@@ -22,6 +23,7 @@ __all__ = [
     "cut_packed",
     "cut_padded",
     "cut_padded_widely",
+    "cut_sorted",
     "cut_stretch",
     "lengths_of",
     "measure_batches",
@@ -175,3 +177,46 @@ def measure_batches(lengths: Any, ends: Any, tokens: Any, longest: Any) -> None:
             top = max(top, length)
         tokens[batch], longest[batch] = total, top
         start = ends[batch]
+
+
+@compiled
+def cut_sorted(
+    lengths: Any, budget: int, limit: int, padded: bool, downwards: bool, closed: bool, ends: Any, tokens: Any, longest: Any
+) -> int:
+    """Cut lengths that rise, or fall where `downwards`, and measure the batches as well; return how many they are.
+
+    lengths: none beyond the budget. closed: as for `cut_stretch`. ends, tokens, longest: int64, room for a batch an example.
+    Padded batches cost a step each instead of one an example: falling, the first length tells how many fit; rising, never more
+    fit than into the batch before.
+    """
+    found, start, count, most = 0, 0, len(lengths), len(lengths)
+    while start < count:
+        room = min(limit, count - start)
+        if not padded:
+            size, left = 0, np.int64(budget)
+            while size < room and lengths[start + size] <= left:
+                left -= lengths[start + size]
+                size += 1
+        else:
+            size = min(room, int(budget // lengths[start]))
+            if not downwards:
+                size = min(size, most)
+                if not found:  # from above, by halves
+                    low = 1
+                    while low < size:
+                        middle = (low + size + 1) // 2
+                        if lengths[start + middle - 1] <= budget // middle:
+                            low = middle
+                        else:
+                            size = middle - 1
+                while lengths[start + size - 1] > budget // size:
+                    size -= 1
+                most = size
+        end = start + size
+        if end == count and not closed:
+            break
+        ends[found], tokens[found] = end, sum_items(lengths, start, end)
+        longest[found] = lengths[start if downwards else end - 1]
+        found += 1
+        start = end
+    return found

@@ -2,7 +2,7 @@
 
     order      the seeded order of the epoch (`order`)
     buckets    cut into batches; with a bucket width, of neighbouring lengths (`buckets`)
-    balance    batches of like cost share a step; steps and ranks are shuffled; the last step is dealt evenly (`balance`)
+    balance    batches are shuffled; those of like cost share a step; the last step is dealt evenly (`balance`)
 
 The examples lie in one array in the order of (step, rank), so a batch is a slice, what is left of an epoch is the array's tail,
 and any step is found at once. The plan is made again from its recipe, or mapped from the files of `save`.
@@ -11,22 +11,25 @@ and any step is found at once. The plan is made again from its recipe, or mapped
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from zephon_core.batching.ahead import helpers, results_ahead
 from zephon_core.batching.balance import deal_batches, even_parts
 from zephon_core.batching.batch_ranges import BatchRanges
 from zephon_core.batching.buckets import BatchStream, form_batches
 from zephon_core.batching.cut import lengths_of
 from zephon_core.batching.lengths import LengthTable
 from zephon_core.batching.options import LARGEST, TokenBatchOptions, is_whole
-from zephon_core.batching.order import epoch_order
+from zephon_core.batching.order import EpochOrder, index_dtype
 from zephon_core.batching.plan_recipe import LARGEST_SETTING, LARGEST_WORLD, PLAN_VERSION, PlanRecipe, PlanSource, Reshard
 from zephon_core.batching.plan_statistics import PlanStatistics, measure_plan
 from zephon_core.batching.sorting import generator_state
@@ -39,7 +42,12 @@ __all__ = ["PLAN_VERSION", "GlobalBatchPlan", "PlanArrays"]
 WINDOW_STEPS = 64
 """Steps whose batches are dealt together, where nothing else is said."""
 
+_STRETCHES = 16
+_LEAST_AT_ONCE = 1 << 16
+_MOST_AT_ONCE = 1 << 18
+
 Int64 = npt.NDArray[np.int64]
+Stretch = Callable[[int, int], npt.NDArray[Any]]  # of an order: where it begins and how many; the examples there
 
 
 class PlanArrays(NamedTuple):
@@ -88,7 +96,8 @@ class GlobalBatchPlan:
         bucket_width: the examples that fill so many steps are sorted by length before they are cut; 0: none are. Padding
         shrinks as it grows; 64 is plenty, and examples stay within about as many steps of where the order has them.
         window_steps: the batches of so many steps are dealt to steps by their cost; 1: as they come.
-        Takes seconds for 100 million examples, and memory for an index of each beside the lengths.
+        Takes a second or two for 100 million examples, and memory for an index of each beside the lengths. Up to three threads
+        share the work, of as many as the process may use beside this one.
         Raises SpecError for settings, LengthError naming an example that can't be batched.
         """
         if not isinstance(options, TokenBatchOptions):
@@ -99,15 +108,17 @@ class GlobalBatchPlan:
         epoch = _number("epoch", epoch, 0, LARGEST)
         seed = None if seed is None else _number("seed", seed, 0, LARGEST)
         table = LengthTable.of(lengths, source_id=source_id)
-        table.check(options)
         table.check_unchanged()
-        recipe = PlanRecipe(PlanSource.of_table(table), seed, epoch, options, world_size, bucket_width, window_steps)
+        table.check(options)
+        source = PlanSource(table.source_id, table.count, "")
+        recipe = PlanRecipe(source, seed, epoch, options, world_size, bucket_width, window_steps)
         return cls._begun(recipe, table)
 
     @classmethod
     def _begun(cls, recipe: PlanRecipe, table: LengthTable) -> GlobalBatchPlan:
-        order = epoch_order(table.count, seed=recipe.seed, epoch=recipe.epoch)
-        return cls(recipe, _planned(order, table, recipe), table)
+        """Plan an epoch. The recipe's lengths_sha256 needn't be known yet: the lengths are read while batches are formed."""
+        order = EpochOrder(table.count, seed=recipe.seed, epoch=recipe.epoch)
+        return cls(*_planned(order.stretch, table.count, table, recipe), table)
 
     @classmethod
     def restore(
@@ -121,8 +132,8 @@ class GlobalBatchPlan:
 
         recipe = saved if isinstance(saved, PlanRecipe) else recipe_of(saved)
         table = _table_of(recipe, lengths)
-        table.check(recipe.options)
         table.check_unchanged()
+        table.check(recipe.options)
         plan = cls._begun(replace(recipe, reshards=()), table)
         for number, one in enumerate(recipe.reshards):
             try:
@@ -254,7 +265,7 @@ class GlobalBatchPlan:
         if len(left) and not 0 <= int(left.min()) <= int(left.max()) < table.count:
             raise CorruptArtifactError("plan", f"names example {left.max()}", wanted=f"0 to {table.count - 1}")
         recipe = replace(self._recipe, reshards=(*self._recipe.reshards, Reshard(step, world_size, skipped)))
-        return type(self)(recipe, _planned(left, table, recipe), table)
+        return type(self)(*_planned(lambda start, count: left[start : start + count], len(left), table, recipe), table)
 
     def _lengths(self) -> LengthTable:
         if self._table is None:
@@ -272,18 +283,47 @@ def _table_of(recipe: PlanRecipe, lengths: LengthTable | npt.ArrayLike | os.Path
     return table
 
 
-def _planned(order: npt.NDArray[Any], table: LengthTable, recipe: PlanRecipe) -> PlanArrays:
-    """Make a plan of examples in a given order, which is rearranged in place."""
-    options, world_size = recipe.options, recipe.last_world_size
+def _planned(stretch: Stretch, count: int, table: LengthTable, recipe: PlanRecipe) -> tuple[PlanRecipe, PlanArrays]:
+    """Make a plan of `count` examples in the order that `stretch` tells; return it and the recipe, which knows the lengths now."""
+    options, world_size, window = recipe.options, recipe.last_world_size, recipe.bucket_width * recipe.last_world_size
+    order, stream, buckets = _formed(stretch, count, table, options, window)
+    recipe = replace(recipe, source=PlanSource.of_table(table))
     state = None if recipe.seed is None else generator_state(recipe.shuffling_key)
-    stream = form_batches(order, table, options, window_batches=recipe.bucket_width * world_size, state=state)
-    stream = deal_batches(order, stream, options, world_size=world_size, window_steps=recipe.window_steps, state=state)
+    rooms, steps = buckets if window else None, recipe.window_steps
+    stream = deal_batches(order, stream, options, world_size=world_size, window_steps=steps, state=state, buckets=rooms)
     if len(order):
         stream = _with_even_end(order, table, stream, options, world_size)
     arrays = PlanArrays(order, *stream, stream.token_slots(options))
     for array in arrays:
         array.flags.writeable = False
-    return arrays
+    return recipe, arrays
+
+
+def _formed(
+    stretch: Stretch, count: int, table: LengthTable, options: TokenBatchOptions, window_batches: int
+) -> tuple[npt.NDArray[Any], BatchStream, Int64]:
+    """Return the examples, and what `form_batches` returns of them.
+
+    While batches are formed of one stretch, threads look up the examples and lengths of those that follow, and read the table for
+    its identity, which is needed next.
+    """
+    order = np.empty(count, index_dtype(table.count))
+    at_once = min(_MOST_AT_ONCE, max(_LEAST_AT_ONCE, count // _STRETCHES))
+
+    def lengths_from(start: int) -> npt.NDArray[Any]:
+        part = order[start : start + at_once]
+        part[:] = stretch(start, len(part))
+        lengths: npt.NDArray[Any] = lengths_of(table.values, part)
+        table.check_still(lengths, part, options)
+        return lengths
+
+    works = [partial(lengths_from, start) for start in range(0, count, at_once)]
+    threads = helpers() if len(works) > 1 else 0
+    with ThreadPoolExecutor(threads) if threads else nullcontext() as pool:
+        if pool is not None:
+            pool.submit(lambda: table.sha256)
+        lengths = results_ahead(works, pool)
+        return order, *form_batches(order, lengths, options, longest=table.longest, window_batches=window_batches)
 
 
 def _with_even_end(

@@ -130,20 +130,26 @@ class LengthTable:
         written = now is not None and self._looked is not None and now[3] == self._looked[3] and now[:2] != self._looked[:2]
         if written:  # a file that was removed or replaced leaves the mapped one as it is, and so does another link to it
             raise StateError(str(self.path), "was written to while it was in use", remedy=remedy)
+        if "longest" not in self.__dict__:  # nothing was read yet
+            return
         found = (int(self.values.min()), int(self.values.max())) if self.count else (0, 0)
         if found != (self.shortest, self.longest):
             where = "lengths" if self.path is None else str(self.path)
             wanted = f"{self.shortest} to {self.longest}, as when they were checked"
             raise StateError(where, f"go from {found[0]} to {found[1]} now", wanted=wanted, remedy=remedy)
 
-    def check_still(self, lengths: Lengths, examples: npt.NDArray[Any], options: TokenBatchOptions) -> None:
+    def check_still(self, lengths: npt.NDArray[Any], examples: npt.NDArray[Any], options: TokenBatchOptions) -> None:
         """Raise LengthError if lengths looked up now can't be batched, although all could when they were checked.
 
-        lengths: those of `examples`, [n] each. A mapped file may have been written to since.
+        lengths: those of `examples`, [n] each. A mapped file may have been written to since. Raises StateError for one that can
+        be batched and is longer than any was.
         """
-        if len(lengths) and (int(lengths.min()) < 1 or int(lengths.max()) > options.maximum_tokens):
-            wrong = int(np.argmax((lengths < 1) | (lengths > options.maximum_tokens)))
+        if not len(lengths) or (int(lengths.min()) >= 1 and int(lengths.max()) <= self.longest):
+            return
+        wrong = int(np.argmax((lengths < 1) | (lengths > self.longest)))
+        if not 1 <= lengths[wrong] <= options.maximum_tokens:
             raise _length_error(int(examples[wrong]), int(lengths[wrong]), options)
+        raise StateError("lengths", "were written to while they were in use", remedy="Make the table anew, and plan again.")
 
 
 def _length_error(example: int, length: int, options: TokenBatchOptions) -> LengthError:

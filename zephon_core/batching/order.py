@@ -108,24 +108,31 @@ def _check_number(name: str, value: int) -> None:
 
 @compiled
 def _permute(out: Any, count: int, low_bits: int, keys: Any) -> None:
-    """Replace positions by the examples there, block by block."""
+    """Replace positions by the examples there, block by block; in `out`'s own type, so that most fit into a vector."""
     high, low = np.empty(_BLOCK, np.uint32), np.empty(_BLOCK, np.uint32)
-    shift = np.uint64(low_bits)
-    rows = np.uint32((np.uint64(count) + (np.uint64(1) << shift) - np.uint64(1)) >> shift)
+    kind, wide = out.dtype.type, np.uint64(low_bits)
+    shift, last = kind(low_bits), kind(count - 1)
+    rows = np.uint32((np.uint64(count) + (np.uint64(1) << wide) - np.uint64(1)) >> wide)
     mask = np.uint32((1 << low_bits) - 1)
     for begin in range(0, len(out), _BLOCK):
-        size = min(_BLOCK, len(out) - begin)
+        block = out[begin : begin + _BLOCK]
+        size = len(block)
         for k in range(size):
-            high[k] = np.uint32(np.uint64(out[begin + k]) >> shift)
-            low[k] = np.uint32(out[begin + k]) & mask
+            high[k] = block[k] >> shift
+        for k in range(size):
+            low[k] = np.uint32(block[k]) & mask
         _rounds(high, low, size, rows, mask, keys)
+        furthest = kind(0)
         for k in range(size):
-            out[begin + k] = (np.uint64(high[k]) << shift) | np.uint64(low[k])
-        for k in range(begin, begin + size):
-            while np.uint64(out[k]) >= np.uint64(count):
-                high[0], low[0] = np.uint32(np.uint64(out[k]) >> shift), np.uint32(out[k]) & mask
+            block[k] = (kind(high[k]) << shift) | kind(low[k])
+            furthest = max(furthest, block[k])
+        if furthest <= last:
+            continue
+        for k in range(size):
+            while block[k] > last:
+                high[0], low[0] = block[k] >> shift, np.uint32(block[k]) & mask
                 _rounds(high, low, 1, rows, mask, keys)
-                out[k] = (np.uint64(high[0]) << shift) | np.uint64(low[0])
+                block[k] = (kind(high[0]) << shift) | kind(low[0])
 
 
 @compiled

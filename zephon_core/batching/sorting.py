@@ -36,9 +36,10 @@ def shuffle(items: Any, first: int, end: int, state: Any) -> None:
 
 
 @compiled
-def sort_pairs(keys: Any, items: Any, spare_keys: Any, spare_items: Any, count: int, largest: Any) -> bool:
+def sort_pairs(keys: Any, items: Any, spare_keys: Any, spare_items: Any, count: int, largest: Any, downwards: bool) -> bool:
     """Sort the first `count` pairs by their keys, 0 .. largest, equal ones in their order (radix sort, lowest digit first).
 
+    downwards: the very reverse, equal ones from the last to the first. count: within what the items' type can number.
     Returns whether the sorted pairs are in the spare arrays; the other two hold nothing of use then.
     """
     bits = 1
@@ -49,20 +50,24 @@ def sort_pairs(keys: Any, items: Any, spare_keys: Any, spare_items: Any, count: 
         widest += 1
     passes = (bits + widest - 1) // widest
     digit_bits = (bits + passes - 1) // passes
-    mask = (1 << digit_bits) - 1
-    ends = np.empty(mask + 1, np.int64)
+    mask = np.uint64((1 << digit_bits) - 1)
+    ends = np.empty(1 << digit_bits, items.dtype)
     for step in range(passes):
-        shift = step * digit_bits
-        ends[:] = 0
+        shift, last = np.uint64(step * digit_bits), step == passes - 1
+        digits = (np.int64(largest) >> (step * digit_bits)) + 1 if last else np.int64(1) << digit_bits
+        ends[:digits] = 0
         for k in range(count):
-            ends[(keys[k] >> shift) & mask] += 1
-        total = 0
-        for digit in range(mask + 1):
+            ends[(np.uint64(keys[k]) >> shift) & mask] += 1
+        total = ends[0]
+        ends[0] = 0
+        for digit in range(1, digits):
             ends[digit], total = total, total + ends[digit]
         for k in range(count):
-            digit = (keys[k] >> shift) & mask
-            to = ends[digit]
-            ends[digit] = to + 1
+            at = (np.uint64(keys[k]) >> shift) & mask
+            to = np.uint64(ends[at])
+            ends[at] += 1
+            if last and downwards:
+                to = np.uint64(count - 1) - to
             spare_keys[to] = keys[k]
             spare_items[to] = items[k]
         keys, spare_keys = spare_keys, keys
