@@ -13,13 +13,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from prefect import Flow, flow
-from prefect.client.schemas.objects import FlowRun, State
+from prefect import flow
 from prefect.logging import get_run_logger
-from prefect.logging.loggers import flow_run_logger
 
 from flows.command import run_from_file
-from flows.stepwise import Stepwise, step_rows, with_errors_as_states
+from flows.stepwise import Stepwise, say_what_is_kept, step_rows, with_errors_as_states
 from tasks.bank import encode_texts, identify_inputs, publish_bank, scan_texts, tokenize_texts, write_manifest
 from tasks.caching import bind
 from tasks.reporting import STEPS, artifact_key, publish_markdown, publish_table
@@ -34,8 +32,7 @@ from zephon_core.store import ArtifactStore, Recipe
 __all__ = ["feature_bank", "main"]
 
 
-def _say_what_is_kept(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> None:
-    flow_run_logger(flow_run).warning("%s. What is finished is kept: the same run goes on where this one stopped.", state.name)
+_say_what_is_kept = say_what_is_kept("What is finished is kept: the same run goes on where this one stopped.")
 
 
 @flow(

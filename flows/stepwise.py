@@ -6,8 +6,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from prefect import Task
-from prefect.client.schemas.objects import State
+from prefect import Flow, Task
+from prefect.client.schemas.objects import FlowRun, State
+from prefect.flows import FlowStateHook
+from prefect.logging.loggers import flow_run_logger
 from prefect.settings import get_current_settings
 from prefect.states import Failed
 
@@ -17,7 +19,7 @@ from zephon_core.errors import ZephonError
 from zephon_core.progress import format_amount
 from zephon_core.store import ArtifactStore, Recipe
 
-__all__ = ["Stepwise", "refreshes", "step_rows", "with_errors_as_states"]
+__all__ = ["Stepwise", "refreshes", "say_what_is_kept", "step_rows", "with_errors_as_states"]
 
 T = TypeVar("T")
 
@@ -37,6 +39,15 @@ def with_errors_as_states(work: Callable[[], T]) -> T:
 def refreshes(run: Any) -> bool:
     """Tell whether what is there is to be made again: by the run's options, or by Prefect's own setting."""
     return run.refresh or bool(get_current_settings().tasks.refresh_cache)
+
+
+def say_what_is_kept(words: str) -> FlowStateHook[..., Any]:
+    """Return a hook for a flow that was cancelled or crashed: it says in the run's log what the same run needn't do again."""
+
+    def say(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> None:
+        flow_run_logger(flow_run).warning("%s. %s", state.name, words)
+
+    return say
 
 
 class Stepwise:

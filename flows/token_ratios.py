@@ -14,13 +14,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from prefect import Flow, flow
-from prefect.client.schemas.objects import FlowRun, State
+from prefect import flow
+from prefect.client.schemas.objects import State
 from prefect.futures import PrefectFuture
-from prefect.logging.loggers import flow_run_logger
 
 from flows.command import run_from_file
-from flows.stepwise import refreshes, with_errors_as_states
+from flows.stepwise import refreshes, say_what_is_kept, with_errors_as_states
 from tasks.caching import bind_document
 from tasks.ratios import Identified, calibrate_dataset, identify_datasets, prime_ratios
 from tasks.reporting import STEPS, artifact_key, publish_markdown, publish_table
@@ -36,8 +35,7 @@ from zephon_core.store import ArtifactStore
 __all__ = ["main", "token_ratios"]
 
 
-def _say_what_is_kept(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> None:
-    flow_run_logger(flow_run).warning("%s. Data sets that are measured stay so: the same run goes on with the others.", state.name)
+_say_what_is_kept = say_what_is_kept("Data sets that are measured stay so: the same run goes on with the others.")
 
 
 @flow(

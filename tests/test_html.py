@@ -1,39 +1,11 @@
-from html.parser import HTMLParser
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent / "programs"))
+
+from pages import parsed
 
 from zephon_core.html import Bar, bars, columns, line, page, section, stacked, table, tiles
-
-VOID = {"meta", "line", "rect", "path", "br"}
-
-
-class Balanced(HTMLParser):
-    """Fails on a tag that is closed in the wrong place or never."""
-
-    def __init__(self):
-        super().__init__()
-        self.open = []
-        self.text = []
-
-    def handle_starttag(self, tag, attributes):
-        if tag not in VOID or (tag in {"rect"} and not self.get_starttag_text().endswith("/>")):
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag, attributes):
-        pass
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        self.text.append(data)
-
-
-def parsed(document):
-    parser = Balanced()
-    parser.feed(document)
-    parser.close()
-    assert parser.open == []
-    return " ".join(parser.text)
-
 
 NASTY = '<script>alert("x")</script> & "quoted"'
 

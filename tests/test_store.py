@@ -9,7 +9,7 @@ import time
 import pytest
 
 from zephon_core.errors import CorruptArtifactError, MismatchError, MissingArtifactError, SpecError
-from zephon_core.store import ArtifactRecord, ArtifactRef, ArtifactStore, Recipe
+from zephon_core.store import ArtifactRecord, ArtifactRef, ArtifactStore, Recipe, clear_partial
 
 RECIPE = Recipe("scan", "ab" * 32, {"source 0": "cd" * 32}, {"option": 1})
 
@@ -212,3 +212,29 @@ def test_killed_at_any_moment_it_is_absent_or_whole(tmp_path):
     finished = subprocess.run([sys.executable, "-c", BUILDER, str(tmp_path)], check=True, capture_output=True)
     assert finished.stdout == b"go\n"
     store.verify(store.find("scan", recipe.fingerprint))
+
+
+def test_a_recipe_is_named_by_what_it_is_made_of():
+    recipe = Recipe.made_of("scan", 1, {"source": "ab"}, {"option": 1})
+    assert recipe == Recipe.made_of("scan", 1, {"source": "ab"}, {"option": 1})
+    others = [
+        Recipe.made_of("other", 1, {"source": "ab"}, {"option": 1}),
+        Recipe.made_of("scan", 2, {"source": "ab"}, {"option": 1}),
+        Recipe.made_of("scan", 1, {"source": "cd"}, {"option": 1}),
+        Recipe.made_of("scan", 1, {"source": "ab"}, {"option": 2}),
+    ]
+    assert len({recipe.fingerprint, *(other.fingerprint for other in others)}) == 5
+
+
+def test_an_artifact_that_is_needed_is_there_or_told(store):
+    with pytest.raises(MissingArtifactError, match=r"holds no valid scan-.*\. Run the steps before this one first\."):
+        store.needed(RECIPE)
+    built = store.build(RECIPE, write_hello)
+    assert store.needed(RECIPE) == built.ref
+
+
+def test_leftovers_are_cleared_but_for_what_they_are_of(store):
+    partial = store.partial(RECIPE)
+    (partial / "half").write_bytes(b"x")
+    clear_partial(partial)
+    assert [path.name for path in partial.iterdir()] == ["recipe.json"]

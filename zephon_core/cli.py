@@ -21,6 +21,7 @@ from zephon_core.console import (
     unread_output,
 )
 from zephon_core.ratios.commands import app as ratios_app
+from zephon_core.xtoken.commands import app as xtoken_app
 
 if TYPE_CHECKING:
     from zephon_core.upkeep import Entry
@@ -38,6 +39,7 @@ store_app = typer.Typer(name="store", help="The store of finished and unfinished
 app.add_typer(bank_app)
 app.add_typer(ratios_app)
 app.add_typer(batches_app)
+app.add_typer(xtoken_app)
 app.add_typer(store_app)
 
 ArtifactArgument = Annotated[

@@ -10,6 +10,8 @@ from __future__ import annotations
 __all__ = [
     "ArtifactError",
     "BadRowError",
+    "ChatSplitError",
+    "ChatTemplateError",
     "CorruptArtifactError",
     "FatalCountError",
     "IncompleteBankError",
@@ -104,6 +106,19 @@ class LengthError(InputError, ValueError):
 
 class StateError(ZephonError, ValueError):
     """A saved state can't be restored here: unreadable, of another version, or of other data or settings; nothing was changed."""
+
+
+class ChatTemplateError(ZephonError, ValueError):
+    """A conversation can't be rendered: the chat template refuses it, or fails on it.
+
+    position: which of the conversations that were rendered together it is, from 0.
+    """
+
+    position = 0
+
+
+class ChatSplitError(ChatTemplateError):
+    """A rendered conversation can't be split into what the assistant says and the rest."""
 
 
 class FatalCountError(ZephonError, ValueError):

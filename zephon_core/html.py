@@ -18,9 +18,9 @@ _COLOURS = ("--one", "--two", "--three", "--four", "--five")
 _WIDTH = 920
 
 
-def page(title: str, body: Sequence[str], *, badge: str = "", good: bool = True, subtitle: str = "") -> str:
-    """Return a whole HTML document. `body` and `subtitle` are HTML; `title` and `badge` are text."""
-    style = resources.files("zephon_core").joinpath("report.css").read_text(encoding="utf-8")
+def page(title: str, body: Sequence[str], *, badge: str = "", good: bool = True, subtitle: str = "", style: str = "") -> str:
+    """Return a whole HTML document. `body` and `subtitle` are HTML; `title` and `badge` are text; `style` is CSS of its own."""
+    style = resources.files("zephon_core").joinpath("report.css").read_text(encoding="utf-8") + style
     mark = f'<span class="badge{"" if good else " bad"}">{html.escape(badge)}</span>' if badge else ""
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'

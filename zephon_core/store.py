@@ -30,7 +30,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from zephon_core.atomic import fsync_directory, fsync_file, is_temporary, publish_directory, remove_tree, write_json
 from zephon_core.errors import CorruptArtifactError, MismatchError, MissingArtifactError, SpecError
-from zephon_core.fingerprint import FileMemo, canonical_json, file_sha256
+from zephon_core.fingerprint import FileMemo, canonical_json, file_sha256, fingerprint
 from zephon_core.locks import Lease, LeaseOwner
 from zephon_core.progress import NULL_PROGRESS, Progress
 
@@ -122,6 +122,11 @@ class Recipe:
     inputs: Mapping[str, str]
     spec: Mapping[str, Any]
 
+    @staticmethod
+    def made_of(kind: str, version: int, inputs: Mapping[str, str], spec: Mapping[str, Any]) -> Recipe:
+        """Return what version `version` of the step that makes this kind makes of these inputs with these options."""
+        return Recipe(kind, fingerprint(kind, version, inputs=inputs, spec=spec), inputs, spec)
+
     @property
     def key(self) -> str:
         """The artifact's name as one word: `<kind>-<fingerprint>`."""
@@ -191,6 +196,14 @@ class ArtifactStore:
         if (record.kind, record.fingerprint) != (kind, fingerprint):
             return None
         return ArtifactRef(kind=kind, fingerprint=fingerprint, url=str(directory))
+
+    def needed(self, recipe: Recipe) -> ArtifactRef:
+        """Return the artifact of a recipe that an earlier step has made. Raises MissingArtifactError where none has."""
+        ref = self.find(recipe.kind, recipe.fingerprint)
+        if ref is None:
+            found = f"holds no valid {recipe.key}"
+            raise MissingArtifactError(str(self.root), found, remedy="Run the steps before this one first.")
+        return ref
 
     def record(self, ref: ArtifactRef) -> ArtifactRecord:
         """Return what an artifact's record says. Raises MissingArtifactError or CorruptArtifactError."""
@@ -407,6 +420,13 @@ def _created_after(ref: ArtifactRef, moment: float) -> bool:
 
 def _first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def clear_partial(directory: Path) -> None:
+    """Remove the files that a killed run of a step left, for a step that begins anew."""
+    for leftover in directory.iterdir():
+        if leftover.name != RECIPE_NAME:
+            leftover.unlink()
 
 
 def discard(path: Path) -> None:

@@ -155,7 +155,8 @@ def test_a_pool_without_a_worker_is_an_error(job: Job, prefect_service: Running)
 def test_an_unknown_deployment_is_an_error(job: Job) -> None:
     code, output, errors = job.run("feature-bank/weekly")
     assert (code, output) == (1, "")
-    assert errors.startswith("error: feature-bank/weekly: is not deployed, expected one of feature-bank/ci, ")
+    assert errors.startswith("error: feature-bank/weekly: is not deployed, expected one of chunk-advantages/ci, ")
+    assert ", feature-bank/ci, feature-bank/manual, feature-bank/nightly, " in errors
     assert errors.count("\n") == 1
 
 

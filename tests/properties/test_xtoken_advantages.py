@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from zephon_core.xtoken import ChunkPlan, ChunkSpan, TrainDatum, attach_chunk_advantages
+from zephon_core.xtoken.advantages import Attaching, attach_columns
+from zephon_core.xtoken.datums import DatumColumns, ragged_floats
+from zephon_core.xtoken.plans import PlanColumns
 
 LOGPROBS = st.floats(-60, 0)
 
@@ -126,3 +131,28 @@ def test_a_chunks_advantages_are_its_gap_and_the_rest_exactly_nothing(given_case
             (centred,), _ = attach_chunk_advantages([datum], [plan], [row], center=center, clip=1.0)
             inside = {p for chunk in plan.chunks for p in range(chunk.student_start, chunk.student_end)}
             assert all(value == 0.0 for p, value in enumerate(centred.advantages) if p not in inside)
+
+
+@given(
+    given=st.lists(cases(), max_size=6), clip=st.none() | st.floats(0.01, 5), center=st.booleans(), cuts=st.sets(st.integers(0, 6))
+)
+def test_in_parts_as_all_at_once_to_the_bit(given, clip, center, cuts):
+    """Centring and deviations are over all datums, however they come."""
+
+    def columns(part):
+        datums, plans, rows = zip(*part, strict=True) if part else ((), (), ())
+        return DatumColumns.of(datums), PlanColumns.of(plans), *ragged_floats(rows)
+
+    whole = attach_columns(*columns(given), clip=clip, center=center)
+    bounds = [0, *sorted(cut for cut in cuts if cut < len(given)), len(given)]
+    parts = [columns(given[start:end]) for start, end in itertools.pairwise(bounds)]
+    attaching = Attaching(clip=clip, center=center)
+    for datums, plans, row_offsets, rows in parts:
+        attaching.tally(datums, plans, attaching.weigh(datums, plans, row_offsets, rows))
+    made = []
+    for datums, plans, row_offsets, rows in parts:
+        weighed = attaching.weigh(datums, plans, row_offsets, rows)
+        made.append((*attaching.give(datums, plans, weighed), weighed.drops))
+    for name, pieces in zip(("advantages", "chunk_values", "drops"), zip(*made, strict=True), strict=True):
+        assert np.concatenate(pieces).tobytes() == getattr(whole, name).tobytes()
+    assert attaching.stats() == whole.stats

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ import pytest
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from zephon_core.tokenizers.early_cut import WORD_SPLITS
+
+sys.path.insert(0, str(Path(__file__).parent / "programs"))
 
 CORPUS = [
     "The quick brown fox jumps over the lazy dog. It's what they'd've said; we're sure you'll agree, isn't it?",

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import re
-from itertools import pairwise
 
 import pytest
 from ratio_inputs import make_dataset, make_tokenizer
-from shared_service import Running, wait_for
-from steered import Browser
+from shared_service import Running
+from steered import Browser, ends_of_run
 
 pytestmark = pytest.mark.browser
 
 SETS = ("web", "code")
 MEASURED = [f"calibrate-{name}" for name in SETS]
+TASKS = ("identify", *MEASURED, "prime")
+RUN = "ratios-by-hand"
 
 
 def test_bad_values_are_refused_in_the_form(
@@ -48,7 +49,7 @@ def test_a_run_from_the_form_measures_each_data_set(browser: Browser, prefect_se
     browser.fill(browser.field("Confidence"), "0.9")
     browser.sees_no_more("greater than or equal")
     browser.click("Submit")
-    assert open_run(browser, prefect_service, 1) == dict.fromkeys(("identify", *MEASURED, "prime"), "Completed")
+    assert ends_of_run(browser, prefect_service, RUN, 1, TASKS) == dict.fromkeys(TASKS, "Completed")
 
 
 def test_its_table_and_page_tell_ratios_with_intervals(browser: Browser, prefect_service: Running) -> None:
@@ -74,29 +75,5 @@ def test_the_same_run_again_is_cached(browser: Browser, prefect_service: Running
     assert browser.field("Name").get_attribute("value") == "by-hand"
     browser.click("Submit")
     expected = {"identify": "Completed", **dict.fromkeys(MEASURED, "Cached"), "prime": "Completed"}
-    assert open_run(browser, prefect_service, 2) == expected
+    assert ends_of_run(browser, prefect_service, RUN, 2, TASKS) == expected
     browser.picture("ratio-cached")
-
-
-def open_run(browser: Browser, service: Running, number: int) -> dict[str, str]:
-    """Open the page of the latest run of the form once it has ended, and read the states of its tasks there."""
-
-    def look() -> str:
-        wanted = {"flow_runs": {"name": {"any_": ["ratios-by-hand"]}}, "sort": "START_TIME_DESC"}
-        runs = service.post("/flow_runs/filter", wanted)
-        if len(runs) < number or runs[0]["state_type"] != "COMPLETED":
-            return ""
-        steps = service.post("/task_runs/filter", {"flow_runs": {"id": {"any_": [runs[0]["id"]]}}})
-        return str(runs[0]["id"]) if sum(step["state_type"] == "COMPLETED" for step in steps) == 2 + len(SETS) else ""
-
-    browser.open(f"/v2/runs/flow-run/{wait_for(look, 'the end of the run')}")
-    browser.sees("Completed")
-    browser.click("Task Runs")
-
-    def read() -> dict[str, str]:
-        lines = browser.text().splitlines()
-        steps = {line.replace("-by-hand", "", 1): state for line, state in pairwise(lines) if "-by-hand" in line}
-        found = {step: state for step, state in steps.items() if state in ("Completed", "Cached") and not step.startswith("ratios")}
-        return found if len(found) == 2 + len(SETS) else {}
-
-    return dict(browser.wait_until(read, "the task runs that have ended"))

@@ -59,9 +59,18 @@ def test_columns_from_models_and_from_a_table_are_the_same():
     ("change", "message"),
     [
         ({"loss_mask": [[0.0, 1.0]]}, "datum 0: has 2 values in loss_mask for 3 tokens"),
-        ({"loss_mask": [[0.0, 1.0, 2.0]]}, "datum 0: has a loss_mask of 2.0"),
-        ({"sampled_logprobs": [[0.0, None, 1.0]]}, "column sampled_logprobs: is list.* or holds nulls"),
-        ({"model_input_tokens": ["abc"]}, "column model_input_tokens: is string"),
+        ({"loss_mask": [[0.0, 1.0, 2.0]]}, "datum 0: has a loss_mask of 2.0 at position 2"),
+        ({"sampled_logprobs": [[0.0, None, 1.0]]}, "datum 0: has a null in sampled_logprobs at position 1"),
+        ({"sampled_logprobs": [["a", "b", "c"]]}, "column sampled_logprobs: is list<.*string>, expected lists of numbers"),
+        ({"model_input_tokens": ["abc"]}, "column model_input_tokens: is string, expected lists of whole numbers"),
+        (
+            {"model_input_tokens": [[1.0, 2.0, 3.0]]},
+            "column model_input_tokens: is list<.*double>, expected lists of whole numbers",
+        ),
+        ({"trial_name": [7]}, "column trial_name: is int64, expected text"),
+        ({"trial_name": [""]}, "datum 0: has an empty trial_name"),
+        ({"fragment_index": [1.0]}, "column fragment_index: is double, expected whole numbers"),
+        ({"fragment_index": [-1]}, "datum 0: has fragment_index -1, expected a number from 0 on"),
         ({"sampled_logprobs": None}, "datums: have no column sampled_logprobs"),
     ],
 )

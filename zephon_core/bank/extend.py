@@ -20,7 +20,7 @@ import numpy.typing as npt
 from zephon_core.atomic import write_json
 from zephon_core.bank.scan.distinct import Dropped
 from zephon_core.bank.scan.drop import drop_texts
-from zephon_core.bank.scan.files import NpyWriter
+from zephon_core.npy import NpyWriter
 
 __all__ = ["copy_files", "drop_known", "join_features", "join_scans", "join_statistics", "join_tokens"]
 

@@ -7,7 +7,6 @@ system allows, else copies; what may still grow (the matrix of an unfinished ban
 from __future__ import annotations
 
 import os
-import re
 import secrets
 import shutil
 from collections.abc import Mapping
@@ -36,12 +35,13 @@ from zephon_core.blocks import BlockState, is_as_before
 from zephon_core.errors import ArtifactError, MissingArtifactError, SpecError
 from zephon_core.fingerprint import file_sha256
 from zephon_core.locks import alone_in
+from zephon_core.publish import output_place
 from zephon_core.readers.sources import Source
 from zephon_core.store import ArtifactRecord, FileRecord, link_or_copy
 
 __all__ = ["BankParts", "EncodeMovedError", "check_output", "fill_bank_directory", "publish_folder"]
 
-_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+_WANTED = "a new folder, an empty one, or one that holds a bank"
 _SCAN_FILES = (TEXTS_NAME, "text_offsets.npy", "digests.npy", "rows.npy", "kinds.npy")
 _TOKEN_FILES = ("lengths.npy", "token_ids.npy", "token_offsets.npy")
 
@@ -178,17 +178,8 @@ def publish_folder(parts: BankParts, output: Path) -> bool:
 
 def check_output(output: str) -> None:
     """Raise SpecError for a place where no bank can be published, before any work is done."""
-    if _SCHEME.match(output):
-        raise SpecError(
-            output, "is a URL", wanted="a folder", remedy="Publish to a folder, and copy that; or push the artifact (store push)."
-        )
-    path = Path(output).expanduser().absolute()
-    standing = next(place for place in (path, *path.parents) if place.exists())
-    if not standing.is_dir():
-        raise SpecError(str(standing), "is no folder", wanted="a new folder, an empty one, or one that holds a bank")
-    if not os.access(standing, os.W_OK | os.X_OK):
-        raise SpecError(str(standing), "can't be written to", remedy="Name another output, or change the folder's permissions.")
-    if standing == path:
+    path = output_place(output, wanted=_WANTED)
+    if path.exists():
         _bank_there(path)
 
 
@@ -197,7 +188,7 @@ def _bank_there(output: Path) -> dict[str, Any] | None:
     if not output.exists():
         return None
     if not output.is_dir():
-        raise SpecError(str(output), "is no folder", wanted="a new folder, an empty one, or one that holds a bank")
+        raise SpecError(str(output), "is no folder", wanted=_WANTED)
     try:
         return read_manifest(output)
     except MissingArtifactError:

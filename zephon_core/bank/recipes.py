@@ -139,12 +139,9 @@ def bank_recipes(spec: BankSpec, identity: BankIdentity) -> BankRecipes:
 def _recipes_behind(spec: BankSpec, identity: BankIdentity, scan_recipe: Recipe) -> BankRecipes:
     token_spec = {"max_key_tokens": spec.tokenize.max_key_tokens}
     token_inputs = {"scan": scan_recipe.fingerprint, "tokenizer": identity.tokenizer_sha256}
-    token_print = fingerprint("tokens", TOKENS_VERSION, inputs=token_inputs, spec=token_spec)
-    encode_spec = _encode_settings(spec.encode)
-    encode_inputs = {"tokens": token_print, "model": identity.model_sha256}
-    features_print = fingerprint("features", ENCODE_VERSION, inputs=encode_inputs, spec=encode_spec)
-    tokens = Recipe("tokens", token_print, token_inputs, token_spec)
-    features = Recipe("features", features_print, encode_inputs, encode_spec)
+    tokens = Recipe.made_of("tokens", TOKENS_VERSION, token_inputs, token_spec)
+    encode_inputs = {"tokens": tokens.fingerprint, "model": identity.model_sha256}
+    features = Recipe.made_of("features", ENCODE_VERSION, encode_inputs, _encode_settings(spec.encode))
     return BankRecipes(scan_recipe, tokens, features, _bank_recipe(spec, identity, scan_recipe, tokens, features))
 
 
@@ -167,7 +164,7 @@ def _bank_recipe(spec: BankSpec, identity: BankIdentity, *steps: Recipe) -> Reci
         "allow_poison": spec.encode.allow_poison,
     }
     inputs = {recipe.kind: recipe.fingerprint for recipe in steps}
-    return Recipe("bank", fingerprint("bank", BANK_VERSION, inputs=inputs, spec=bank_spec), inputs, bank_spec)
+    return Recipe.made_of("bank", BANK_VERSION, inputs, bank_spec)
 
 
 def _encode_settings(encode: EncodeSpec) -> dict[str, Any]:

@@ -24,12 +24,12 @@ from zephon_core.bank.scan import scan_texts
 from zephon_core.bank.specs import BankSpec, RunOptions
 from zephon_core.bank.tokens import tokenize_texts
 from zephon_core.blocks import BlockState
-from zephon_core.errors import ArtifactError, LeaseHeldError, MissingArtifactError, PoisonError, SourceChangedError
+from zephon_core.errors import ArtifactError, LeaseHeldError, PoisonError
 from zephon_core.locks import is_held
 from zephon_core.progress import NULL_PROGRESS, Progress
 from zephon_core.readers.sources import check_unchanged
-from zephon_core.store import RECIPE_NAME, ArtifactRef, ArtifactStore, Built, Recipe, discard
-from zephon_core.tokenizers import Tokenizer, load_tokenizer
+from zephon_core.store import ArtifactRef, ArtifactStore, Built, Recipe, clear_partial, discard
+from zephon_core.tokenizers import load_identified
 
 __all__ = [
     "BankIdentity",
@@ -105,14 +105,14 @@ def tokenize(
     """Turn the distinct texts into token ids. Raises MissingArtifactError if they aren't scanned yet."""
     recipes = bank_recipes(spec, identity)
     inner = recipes.added or recipes
-    texts = _needed(store, inner.scan)
+    texts = store.needed(inner.scan)
     count = int(store.record(texts).statistics["distinct"])
     base = identity.base
     if base is not None and not count:
         return store.build(recipes.tokens, lambda directory: _same_tokens(base, directory), force=force, progress=progress)
 
     def produce(directory: Path) -> dict[str, Any]:
-        tokenizer = _tokenizer(spec, identity, store)
+        tokenizer = load_identified(spec.tokenizer_path, identity.tokenizer_sha256, store=store)
         source = texts.path / "texts.jsonl"
         return tokenize_texts(source, count, tokenizer, spec.tokenize, directory, run=run, store=store, progress=progress)
 
@@ -147,7 +147,7 @@ def encode(
     if not force and (ref := store.find("features", recipes.features.fingerprint)):
         return EncodeResult(Built(ref, cached=True), read_outcome(ref.path))
     matrix = features_name(spec.encode.store_dtype)
-    if not store.record(_needed(store, recipes.added.scan)).statistics["distinct"]:
+    if not store.record(store.needed(recipes.added.scan)).statistics["distinct"]:
         built = store.build(
             recipes.features, lambda directory: _same_features(base, directory, matrix), force=force, progress=progress
         )
@@ -182,7 +182,7 @@ def _encode_blocks(
     recipe = recipes.features
     if not force and (ref := store.find("features", recipe.fingerprint)):
         return EncodeResult(Built(ref, cached=True), read_outcome(ref.path))
-    tokens = _needed(store, recipes.tokens)
+    tokens = store.needed(recipes.tokens)
     with _encode_lease(store, recipe, run, progress):
         with store.lease(recipe.key, progress):  # a process that did the last part may be putting the whole in place
             if not force and (ref := store.find("features", recipe.fingerprint)):
@@ -207,7 +207,7 @@ def _commit_features(recipe: Recipe, outcome: EncodeOutcome, store: ArtifactStor
     with store.lease(recipe.key, progress) as lease:
         state = BlockState.read(partial)
         if state is None:
-            return _needed(store, recipe)
+            return store.needed(recipe)
         with state.finishing():  # until whoever writes the tables has removed all ledgers
             state = BlockState.read(partial)
             if state is None or not state.finished:
@@ -281,9 +281,7 @@ def assemble(
         )
 
     def produce(directory: Path) -> dict[str, Any]:
-        for leftover in directory.iterdir():
-            if leftover.name != RECIPE_NAME:
-                leftover.unlink()
+        clear_partial(directory)
         fill_bank_directory(parts, directory)
         return {"text_count": parts.outcome.text_count, "hidden_size": parts.outcome.hidden_size}
 
@@ -305,7 +303,7 @@ def _features(
         unfinished = outcome is not None and outcome.encoded_rows < outcome.text_count
         if unfinished or (outcome is not None and _commit_features(inner, outcome, store, progress) is None):
             return None
-    ref = _needed(store, inner)
+    ref = store.needed(inner)
     if identity.base is None:
         return ref
     matrix = features_name(spec.encode.store_dtype)
@@ -358,27 +356,13 @@ def _parts_of(
             "tokenizer": {"sha256": identity.tokenizer_sha256, "path": spec.tokenizer_path},
             "model": {"sha256": identity.model_sha256, "path": spec.encode.model.path},
         },
-        scan=_needed(store, recipes.scan).path,
-        tokens=_needed(store, recipes.tokens).path,
+        scan=store.needed(recipes.scan).path,
+        tokens=store.needed(recipes.tokens).path,
         encoded=encoded,
         encoded_files={},
         outcome=outcome,
         encoding=asdict(outcome),
     )
-
-
-def _needed(store: ArtifactStore, recipe: Recipe) -> ArtifactRef:
-    ref = store.find(recipe.kind, recipe.fingerprint)
-    if ref is None:
-        raise MissingArtifactError(str(store.root), f"holds no valid {recipe.key}", remedy="Run the steps before this one first.")
-    return ref
-
-
-def _tokenizer(spec: BankSpec, identity: BankIdentity, store: ArtifactStore) -> Tokenizer:
-    tokenizer = load_tokenizer(spec.tokenizer_path, store=store)
-    if tokenizer.content_sha256 != identity.tokenizer_sha256:
-        raise SourceChangedError(spec.tokenizer_path)
-    return tokenizer
 
 
 @contextmanager

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from io import BytesIO
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from zephon_core.batching.options import LARGEST
 from zephon_core.batching.specs import LengthsSpec
 from zephon_core.errors import CorruptArtifactError, InputError, LengthError, SourceChangedError
 from zephon_core.fingerprint import FileMemo
+from zephon_core.npy import npy_header
 from zephon_core.progress import NULL_PROGRESS, Progress
 from zephon_core.readers.rows import Row, RowProblem, iter_rows, row_error
 from zephon_core.readers.sources import Source, check_unchanged
@@ -97,7 +97,7 @@ def copy_table(
     target = directory / LENGTHS_NAME
     # Written rather than mapped: on a full disk a mapped file kills the process that writes to it.
     with target.open("wb") as handle, progress.phase("lengths", total=table.count, unit="examples") as phase:
-        handle.write(_npy_header(kind, table.count))
+        handle.write(npy_header(kind, table.count))
         for begin in range(0, table.count, _LENGTHS_AT_ONCE):
             part = table.values[begin : begin + _LENGTHS_AT_ONCE]
             handle.write(adjust(part, begin).astype(kind).data)
@@ -136,7 +136,7 @@ def measure_texts(
     lengths = np.concatenate(parts)
     kind = np.dtype(np.int32 if int(lengths.max()) < 1 << 31 else np.int64)
     with (directory / LENGTHS_NAME).open("wb") as handle:
-        handle.write(_npy_header(kind, len(lengths)))
+        handle.write(npy_header(kind, len(lengths)))
         handle.write(lengths.astype(kind).data)
     return length_statistics(lengths)
 
@@ -171,15 +171,6 @@ def _adjustment(spec: LengthsSpec) -> Adjust:
         return np.minimum(whole, spec.cut_at_tokens) if spec.cut_at_tokens else whole
 
     return adjust
-
-
-def _npy_header(kind: np.dtype[Any], count: int) -> bytes:
-    """Return what stands before the values in an .npy file of one row; `np.save` doesn't say why a disk refused them."""
-    header = BytesIO()
-    np.lib.format.write_array_header_1_0(
-        header, {"descr": np.lib.format.dtype_to_descr(kind), "fortran_order": False, "shape": (count,)}
-    )
-    return header.getvalue()
 
 
 def _text(row: Row, field: str) -> str:

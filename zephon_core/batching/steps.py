@@ -23,12 +23,11 @@ from zephon_core.batching.measure import LENGTHS_NAME, MEASURE_VERSION, copy_tab
 from zephon_core.batching.publish import check_output, publish_plan
 from zephon_core.batching.report import REPORT_NAME, REPORT_VERSION, render_report
 from zephon_core.batching.specs import BatchesRun, BatchesSpec
-from zephon_core.errors import MissingArtifactError, SourceChangedError
 from zephon_core.fingerprint import fingerprint
 from zephon_core.progress import NULL_PROGRESS, Progress
 from zephon_core.readers.sources import Source, resolve_sources
-from zephon_core.store import RECIPE_NAME, ArtifactRef, ArtifactStore, Built, Recipe
-from zephon_core.tokenizers import identify_tokenizer, load_tokenizer
+from zephon_core.store import ArtifactStore, Built, Recipe, clear_partial
+from zephon_core.tokenizers import identify_tokenizer, load_identified
 
 __all__ = [
     "BatchesIdentity",
@@ -109,14 +108,9 @@ def batches_recipes(spec: BatchesSpec, identity: BatchesIdentity) -> BatchesReci
     lengths_print = fingerprint("lengths", MEASURE_VERSION, inputs=inputs, sources=contents, spec=counted)
     lengths_recipe = Recipe("lengths", lengths_print, inputs, counted)
     plan_spec = spec.plan.model_dump(mode="json")
-    plan_recipe = _following("batch_plan", PLAN_VERSION, lengths_recipe, plan_spec)
-    report_recipe = _following("batch_report", REPORT_VERSION, plan_recipe, {"name": spec.name})
+    plan_recipe = Recipe.made_of("batch_plan", PLAN_VERSION, {"lengths": lengths_print}, plan_spec)
+    report_recipe = Recipe.made_of("batch_report", REPORT_VERSION, {"batch_plan": plan_recipe.fingerprint}, {"name": spec.name})
     return BatchesRecipes(lengths_recipe, plan_recipe, report_recipe)
-
-
-def _following(kind: str, version: int, before: Recipe, settings: dict[str, Any]) -> Recipe:
-    inputs = {before.kind: before.fingerprint}
-    return Recipe(kind, fingerprint(kind, version, inputs=inputs, spec=settings), inputs, settings)
 
 
 def lengths(
@@ -132,9 +126,7 @@ def lengths(
     def produce(directory: Path) -> dict[str, Any]:
         if identity.table_sha256:
             return copy_table(spec.lengths, identity.table_sha256, directory, memo=store.memo, progress=progress)
-        tokenizer = load_tokenizer(spec.lengths.tokenizer, store=store)
-        if tokenizer.content_sha256 != identity.tokenizer_sha256:
-            raise SourceChangedError(spec.lengths.tokenizer)
+        tokenizer = load_identified(spec.lengths.tokenizer, identity.tokenizer_sha256, store=store)
         return measure_texts(spec.lengths, identity.sources, tokenizer, directory, memo=store.memo, progress=progress)
 
     return store.build(batches_recipes(spec, identity).lengths, produce, force=force, progress=progress)
@@ -150,10 +142,10 @@ def plan(
 ) -> Built:
     """Cut the epoch into batches for all ranks. Raises LengthError for an example that no batch can hold."""
     recipes = batches_recipes(spec, identity)
-    table = LengthTable.of(_needed(store, recipes.lengths).path / LENGTHS_NAME)
+    table = LengthTable.of(store.needed(recipes.lengths).path / LENGTHS_NAME)
 
     def produce(directory: Path) -> dict[str, Any]:
-        _empty(directory)
+        clear_partial(directory)
         with progress.phase("plan", total=table.count, unit="examples") as phase:
             planned = build_plan(spec, table)
             planned.save(directory)
@@ -187,8 +179,8 @@ def report(
 ) -> Built:
     """Draw the page on a plan: waste, imbalance, batches of each rank, sizes of batches."""
     recipes = batches_recipes(spec, identity)
-    planned = _needed(store, recipes.plan)
-    measured = _needed(store, recipes.lengths)
+    planned = store.needed(recipes.plan)
+    measured = store.needed(recipes.lengths)
 
     def produce(directory: Path) -> dict[str, Any]:
         opened = GlobalBatchPlan.open(planned.path)
@@ -203,7 +195,7 @@ def report(
 def publish(spec: BatchesSpec, identity: BatchesIdentity, run: BatchesRun, *, store: ArtifactStore) -> str:
     """Make `run.output` this plan and its report; return the folder. Raises SpecError for a folder of something else."""
     recipes = batches_recipes(spec, identity)
-    planned, page = _needed(store, recipes.plan), _needed(store, recipes.report)
+    planned, page = store.needed(recipes.plan), store.needed(recipes.report)
     return str(publish_plan(store, spec.name, planned, page, Path(run.output)))
 
 
@@ -232,19 +224,5 @@ def result_of(
     seconds: dict[str, float],
 ) -> BatchesResult:
     """Put the result of a run together. folder: where the plan was published, "" if it lies in the store alone."""
-    planned = _needed(store, batches_recipes(spec, identity).plan)
+    planned = store.needed(batches_recipes(spec, identity).plan)
     return BatchesResult(folder or planned.url, planned.fingerprint, store.record(planned).statistics, cached, seconds)
-
-
-def _needed(store: ArtifactStore, recipe: Recipe) -> ArtifactRef:
-    ref = store.find(recipe.kind, recipe.fingerprint)
-    if ref is None:
-        raise MissingArtifactError(str(store.root), f"holds no valid {recipe.key}", remedy="Run the steps before this one first.")
-    return ref
-
-
-def _empty(directory: Path) -> None:
-    """Remove what a killed run of this step left."""
-    for leftover in directory.iterdir():
-        if leftover.name != RECIPE_NAME:
-            leftover.unlink()

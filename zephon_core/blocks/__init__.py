@@ -20,7 +20,7 @@ from zephon_core.blocks.outcome import Standing, is_as_before, read_standing
 from zephon_core.blocks.rows import RowFile, RowLayout, block_checksum
 from zephon_core.blocks.runner import BlockRunner, Facts, Handle, Here, Workers, machine_has_gpu, workers_that_fit
 from zephon_core.blocks.state import BlockState
-from zephon_core.blocks.tokens import TokenRows, probe_rows
+from zephon_core.blocks.tokens import TokenRows, TokenRowsWriter, probe_rows
 from zephon_core.blocks.units import Share, plan_units, unit_jobs, wanted_blocks
 from zephon_core.blocks.work import BlockWork, Product
 
@@ -41,6 +41,7 @@ __all__ = [
     "Share",
     "Standing",
     "TokenRows",
+    "TokenRowsWriter",
     "Workers",
     "block_checksum",
     "flaws_of",

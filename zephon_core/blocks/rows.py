@@ -7,7 +7,6 @@ not through a mapping: a full disk is then an error that can be reported, and no
 from __future__ import annotations
 
 import errno
-import io
 import os
 import shutil
 from collections.abc import Iterator
@@ -23,6 +22,7 @@ import xxhash
 
 from zephon_core.atomic import fsync_directory
 from zephon_core.errors import ArtifactError, CorruptArtifactError
+from zephon_core.npy import npy_header
 
 __all__ = ["RowFile", "RowLayout", "block_checksum", "row_checksums"]
 
@@ -71,10 +71,7 @@ class RowLayout:
 
     def header(self) -> bytes:
         """Return the first bytes of the file."""
-        buffer = io.BytesIO()
-        description = {"descr": np.lib.format.dtype_to_descr(self.dtype), "fortran_order": False, "shape": self.shape}
-        np.lib.format.write_array_header_1_0(buffer, description)
-        return buffer.getvalue()
+        return npy_header(self.dtype, *self.shape)
 
 
 class RowFile:

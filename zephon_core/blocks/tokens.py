@@ -8,11 +8,14 @@ lengths.npy         int32 [rows]
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["TOKEN_FILES", "TokenRows", "probe_rows"]
+from zephon_core.npy import NpyWriter
+
+__all__ = ["TOKEN_FILES", "TokenRows", "TokenRowsWriter", "probe_rows"]
 
 TOKEN_FILES = ("token_ids.npy", "token_offsets.npy", "lengths.npy")
 
@@ -34,6 +37,38 @@ class TokenRows:
         places = self.offsets[rows].astype(np.int64)[:, None] + np.arange(length)
         ids: npt.NDArray[np.int64] = self.ids[places].astype(np.int64)
         return ids
+
+
+class TokenRowsWriter:
+    """Writes such a folder as rows come, with ids of four bytes; it can be read once it is closed."""
+
+    def __init__(self, directory: Path) -> None:
+        ids, offsets, lengths = (directory / name for name in TOKEN_FILES)
+        self._ids = NpyWriter(ids, np.uint32)
+        self._offsets = NpyWriter(offsets, np.uint64)
+        self._lengths = NpyWriter(lengths, np.int32)
+        self._offsets.append(np.zeros(1, np.uint64))
+
+    @property
+    def rows(self) -> int:
+        """How many rows are written."""
+        return self._lengths.rows
+
+    @property
+    def tokens(self) -> int:
+        """How many ids are written."""
+        return self._ids.rows
+
+    def append(self, ids: npt.NDArray[np.integer[Any]], lengths: npt.NDArray[np.integer[Any]]) -> None:
+        """Append rows: their ids end to end, and how many each has."""
+        self._offsets.append(self.tokens + np.cumsum(lengths, dtype=np.int64))
+        self._ids.append(ids)
+        self._lengths.append(lengths)
+
+    def close(self) -> None:
+        """Make the files whole."""
+        for file in (self._ids, self._offsets, self._lengths):
+            file.close()
 
 
 def probe_rows(

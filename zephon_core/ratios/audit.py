@@ -13,7 +13,6 @@ import orjson
 
 from zephon_core.errors import InputError, SpecError, TransientInputError
 from zephon_core.progress import NULL_PROGRESS, Progress
-from zephon_core.ratios.counting.fields import in_words
 from zephon_core.ratios.documents import RatioDocuments
 from zephon_core.ratios.drift import ROUNDING, Drift, check_drift
 from zephon_core.ratios.estimation import TokenRatio
@@ -21,6 +20,7 @@ from zephon_core.ratios.measuring import Measuring, naming_fields, tell_of
 from zephon_core.ratios.run import measuring_of, openers_of, warn_of_specials
 from zephon_core.ratios.specs import RatioRun, RatioSpec, split_pair
 from zephon_core.store import ArtifactStore
+from zephon_core.words import in_words
 
 if TYPE_CHECKING:
     from zephon_core.ratios.count import ExactCount

@@ -175,7 +175,7 @@ def measuring_of(spec: RatioSpec, run: RatioRun) -> Measuring:
 def warn_of_specials(measuring: Measuring) -> None:
     """Warn where special tokens are counted for which the tokenizer has none, so that the training would have to be told."""
     from zephon_core.ratios.counting import TextTokenCountingSpec
-    from zephon_core.ratios.counting.template import unnamed_specials
+    from zephon_core.tokenizers.chat_template import unnamed_specials
 
     counting = measuring.counting
     if isinstance(counting, TextTokenCountingSpec) and (

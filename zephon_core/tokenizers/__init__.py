@@ -11,7 +11,7 @@ from zephon_core.tokenizers.backends import ChosenBackend, TokenizerBackend, cho
 from zephon_core.tokenizers.early_cut import EarlyCut, FirstIds, encode_first, find_early_cut
 from zephon_core.tokenizers.huggingface import Backend, HuggingFaceBackend, serial_encoding
 from zephon_core.tokenizers.identity import content_sha256
-from zephon_core.tokenizers.load import Tokenizer, identify_tokenizer, load_tokenizer
+from zephon_core.tokenizers.load import Tokenizer, identify_tokenizer, load_identified, load_tokenizer
 from zephon_core.tokenizers.quicktok_backend import QuicktokBackend
 from zephon_core.tokenizers.ragged import RaggedIds
 
@@ -30,6 +30,7 @@ __all__ = [
     "encode_first",
     "find_early_cut",
     "identify_tokenizer",
+    "load_identified",
     "load_tokenizer",
     "serial_encoding",
 ]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from zephon_core.errors import TokenizerError
+from zephon_core.errors import SourceChangedError, TokenizerError
 from zephon_core.store import ArtifactStore
 from zephon_core.tokenizers.added_tokens import AddedTokens
 from zephon_core.tokenizers.early_cut import encode_first, find_early_cut
@@ -23,7 +23,7 @@ from zephon_core.tokenizers.tiktoken_file import is_ranks, ranks_to_definition
 if TYPE_CHECKING:
     import tokenizers
 
-__all__ = ["Tokenizer", "identify_tokenizer", "load_tokenizer"]
+__all__ = ["Tokenizer", "identify_tokenizer", "load_identified", "load_tokenizer"]
 
 _SLOW_FILES = ("vocab.txt", "vocab.json", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "*.tiktoken", "tekken.json")
 _FILE, _CONFIG = "tokenizer.json", "tokenizer_config.json"
@@ -141,6 +141,14 @@ def load_tokenizer(path: str | Path, *, store: ArtifactStore | None = None) -> T
     if any(True for pattern in _SLOW_FILES for _ in path.glob(pattern)):
         return Tokenizer(_converted(path), origin=str(path), memo=memo)
     raise TokenizerError(str(path), "holds no tokenizer", wanted="a tokenizer.json", remedy="Name the folder or file that has one.")
+
+
+def load_identified(path: str | Path, content_sha256: str, *, store: ArtifactStore) -> Tokenizer:
+    """Load the tokenizer that was identified at `path`. Raises SourceChangedError where another one lies there now."""
+    tokenizer = load_tokenizer(path, store=store)
+    if tokenizer.content_sha256 != content_sha256:
+        raise SourceChangedError(str(path))
+    return tokenizer
 
 
 def _memo(store: ArtifactStore) -> IdentityMemo:

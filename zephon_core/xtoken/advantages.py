@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -21,9 +22,18 @@ from zephon_core.errors import SpecError
 from zephon_core.xtoken.datums import DatumColumns, TrainDatum, pieces, ragged_floats, with_advantages
 from zephon_core.xtoken.plans import ChunkPlan, PlanColumns
 
-__all__ = ["AttachedColumns", "ChunkAdvantageStats", "Drop", "attach_chunk_advantages", "attach_columns"]
+__all__ = [
+    "DROP_REASONS",
+    "AttachedColumns",
+    "Attaching",
+    "ChunkAdvantageStats",
+    "Drop",
+    "Weighed",
+    "attach_chunk_advantages",
+    "attach_columns",
+]
 
-_ENOUGH_COVERAGE = 0.95
+ENOUGH_COVERAGE = 0.95
 
 _log = logging.getLogger(__name__)
 
@@ -64,7 +74,7 @@ class Drop(IntEnum):
     NO_LOGPROB = 6
 
 
-_REASONS = {
+DROP_REASONS = {
     Drop.ROW_LENGTH: "the teacher's row is as long as another sequence, not as the one that its plan was made for",
     Drop.OTHER_DATUM: "its plan is that of another datum",
     Drop.PAST_THE_END: "its plan has a chunk past its end",
@@ -131,42 +141,119 @@ def attach_columns(
     center: bool = False,
 ) -> AttachedColumns:
     """Do what `attach_chunk_advantages` does, on columns. row_offsets, rows: the teacher's rows laid out flat, NaN for None."""
-    if clip is not None and not (math.isfinite(clip) and clip > 0):
-        raise SpecError("clip", f"is {clip}", wanted="a positive number, or None for no bound")
-    if len(plans) != len(datums) or len(row_offsets) - 1 != len(datums):
-        found = f"are {len(plans):,} and {len(row_offsets) - 1:,} for {len(datums):,} datums"
-        raise SpecError("plans and teacher rows", found, wanted="one a datum")
-    from zephon_core.xtoken.kernels import chunk_gaps, give
+    attaching = Attaching(clip=clip, center=center)
+    weighed = attaching.weigh(datums, plans, row_offsets, rows)
+    attaching.tally(datums, plans, weighed)
+    advantages, values = attaching.give(datums, plans, weighed)
+    return AttachedColumns(advantages, weighed.drops, values, attaching.stats())
 
-    drops = _misfits(datums, plans, row_offsets)
-    gaps, values, advantages = np.zeros(len(plans.ranges)), np.zeros(len(plans.ranges)), np.zeros(len(datums.loss))
-    chunk_gaps(plans.offsets, plans.ranges, datums.offsets, datums.loss, datums.logprobs, row_offsets, rows, drops, gaps)
-    _log_drops(datums, drops)
-    bound = math.inf if clip is None else float(clip)
-    chunks, clipped, scored, losses, gap_sum, mean, variance = give(
-        plans.offsets, plans.ranges, datums.offsets, datums.loss, drops, gaps, bound, center, values, advantages
-    )
-    kept, empty = int(np.count_nonzero(drops == Drop.NONE)), int(np.count_nonzero(drops == Drop.EMPTY_COVERAGE))
-    stats = ChunkAdvantageStats(
-        datums=kept,
-        mismatch_drops=len(drops) - kept - empty,
-        empty_coverage_drops=empty,
-        chunks=chunks,
-        scored_loss_tokens=scored,
-        unscored_loss_tokens=losses - scored,
-        clipped_chunks=clipped,
-        chunk_reverse_kl=-gap_sum / scored if scored else None,
-        advantage_mean=mean if scored else None,
-        advantage_std=math.sqrt(variance) if scored else None,
-    )
-    if stats.datums and stats.coverage_rate < _ENOUGH_COVERAGE:
-        _log.warning(
-            "chunks cover %.1f %% of the loss tokens (%d of %d), expected at least 95 %%: look at the pair with xtoken check",
-            stats.coverage_rate * 100,
-            stats.scored_loss_tokens,
-            stats.scored_loss_tokens + stats.unscored_loss_tokens,
+
+@dataclass(frozen=True)
+class Weighed:
+    """drops: uint8 [datums], see `Drop`. gaps: float64 [chunks], of no meaning for dropped datums."""
+
+    drops: npt.NDArray[np.uint8]
+    gaps: npt.NDArray[np.float64]
+
+
+class Attaching:
+    """Attaches advantages to datums that come in parts, to the bit as if they all came at once.
+
+    Twice over all parts, in order: first each is weighed and tallied, then each (weighed anew, unless that was kept) is given its
+    advantages. Centring needs the mean of all chunks' totals before the first datum is given anything.
+    Raises SpecError for a clip that is no positive number.
+    """
+
+    def __init__(self, *, clip: float | None = None, center: bool = False) -> None:
+        if clip is not None and not (math.isfinite(clip) and clip > 0):
+            raise SpecError("clip", f"is {clip}", wanted="a positive number, or None for no bound")
+        self._clip = math.inf if clip is None else float(clip)
+        self._center = center
+        self._drops: Counter[int] = Counter()
+        self._counts = np.zeros(4, dtype=np.int64)
+        self._sums = np.zeros(2)
+        self._squares = np.zeros(1)
+
+    def weigh(
+        self, datums: DatumColumns, plans: PlanColumns, row_offsets: npt.NDArray[np.int64], rows: npt.NDArray[np.float64]
+    ) -> Weighed:
+        """Compare both sides of each chunk, and find the datums to be dropped. Takes what `attach_columns` does."""
+        from zephon_core.xtoken.kernels import chunk_gaps
+
+        if len(plans) != len(datums) or len(row_offsets) - 1 != len(datums):
+            found = f"are {len(plans):,} and {len(row_offsets) - 1:,} for {len(datums):,} datums"
+            raise SpecError("plans and teacher rows", found, wanted="one a datum")
+        drops = _misfits(datums, plans, row_offsets)
+        gaps = np.zeros(len(plans.ranges))
+        chunk_gaps(plans.offsets, plans.ranges, datums.offsets, datums.loss, datums.logprobs, row_offsets, rows, drops, gaps)
+        return Weighed(drops, gaps)
+
+    def tally(self, datums: DatumColumns, plans: PlanColumns, weighed: Weighed) -> None:
+        """Count a part in, and log its drops."""
+        from zephon_core.xtoken.kernels import tally
+
+        _log_drops(datums, weighed.drops)
+        self._drops.update(weighed.drops.tolist())
+        tally(
+            *(plans.offsets, plans.ranges, datums.offsets, datums.loss, weighed.drops, weighed.gaps),
+            clip=self._clip,
+            counts=self._counts,
+            sums=self._sums,
         )
-    return AttachedColumns(advantages, drops, values, stats)
+
+    def give(
+        self, datums: DatumColumns, plans: PlanColumns, weighed: Weighed
+    ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+        """Return a part's `advantages` and `chunk_values`, see `AttachedColumns`, once all parts are tallied."""
+        from zephon_core.xtoken.kernels import give
+
+        values, advantages = np.zeros(len(plans.ranges)), np.zeros(len(datums.loss))
+        give(
+            *(plans.offsets, plans.ranges, datums.offsets, weighed.drops, weighed.gaps),
+            clip=self._clip,
+            center=self._center,
+            mean_total=self._mean_total,
+            mean=self._mean,
+            values=values,
+            out=advantages,
+            squares=self._squares,
+        )
+        return advantages, values
+
+    def stats(self) -> ChunkAdvantageStats:
+        """Say what came of it, once all parts are given theirs. Warns where chunks cover less than they should."""
+        chunks, clipped, scored, losses = self._counts.tolist()
+        kept, empty = self._drops[Drop.NONE], self._drops[Drop.EMPTY_COVERAGE]
+        stats = ChunkAdvantageStats(
+            datums=kept,
+            mismatch_drops=self._drops.total() - kept - empty,
+            empty_coverage_drops=empty,
+            chunks=chunks,
+            scored_loss_tokens=scored,
+            unscored_loss_tokens=losses - scored,
+            clipped_chunks=clipped,
+            chunk_reverse_kl=-float(self._sums[1]) / scored if scored else None,
+            advantage_mean=self._mean if scored else None,
+            advantage_std=math.sqrt(float(self._squares[0]) / scored) if scored else None,
+        )
+        if stats.datums and stats.coverage_rate < ENOUGH_COVERAGE:
+            _log.warning(
+                "chunks cover %.1f %% of the loss tokens (%d of %d), expected at least 95 %%: look at the pair with xtoken check",
+                stats.coverage_rate * 100,
+                stats.scored_loss_tokens,
+                stats.scored_loss_tokens + stats.unscored_loss_tokens,
+            )
+        return stats
+
+    @property
+    def _mean_total(self) -> float:
+        chunks = int(self._counts[0])
+        return float(self._sums[0]) / chunks if self._center and chunks else 0.0
+
+    @property
+    def _mean(self) -> float:
+        chunks, _, scored, _ = self._counts.tolist()
+        return (float(self._sums[0]) - self._mean_total * chunks) / scored if scored else 0.0
 
 
 def _misfits(datums: DatumColumns, plans: PlanColumns, row_offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.uint8]:
@@ -181,5 +268,5 @@ def _misfits(datums: DatumColumns, plans: PlanColumns, row_offsets: npt.NDArray[
 
 def _log_drops(datums: DatumColumns, drops: npt.NDArray[np.uint8]) -> None:
     for row in np.flatnonzero(drops).tolist():
-        reason = _REASONS[Drop(int(drops[row]))]
+        reason = DROP_REASONS[Drop(int(drops[row]))]
         _log.warning("dropped: trial %s, fragment %d: %s", datums.trial_name[row], datums.fragment_index[row], reason)

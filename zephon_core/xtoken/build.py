@@ -8,7 +8,7 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
-from zephon_core.errors import SpecError
+from zephon_core.errors import ChatTemplateError, SpecError
 from zephon_core.tokenizers import Tokenizer
 from zephon_core.xtoken.align import align_pairs
 from zephon_core.xtoken.datums import DatumColumns, TrainDatum, joined, offsets_of
@@ -92,7 +92,10 @@ def render_teacher(
     student_template: Render | None = None,
     teacher_template: Render | None = None,
 ) -> TeacherSide:
-    """Turn what the teacher reads into its token ids; see `build_chunk_plans`. Raises what the templates raise."""
+    """Turn what the teacher reads into its token ids; see `build_chunk_plans`.
+
+    Raises what the templates raise; a ChatTemplateError with the position of what they refuse.
+    """
     rows: list[npt.NDArray[np.int64]] = []
     islands: list[Islands | None] = []
     rendered: dict[int, RenderedPieces] = {}
@@ -105,9 +108,14 @@ def render_teacher(
             remedy = "Give teacher_template, or the teacher's token ids."
             raise SpecError("teacher_template", "is missing, and the teacher is given messages", remedy=remedy)
         conversation = Conversation.of(cast(Any, given))
-        rendered[number] = render_pieces(teacher_template, conversation)
+        try:
+            rendered[number] = render_pieces(teacher_template, conversation)
+            ours = render_pieces(student_template, conversation) if student_template else None
+        except ChatTemplateError as error:
+            error.position = number
+            raise
         rows.append(np.empty(0, dtype=np.int64))
-        islands.append(Islands(render_pieces(student_template, conversation), rendered[number]) if student_template else None)
+        islands.append(Islands(ours, rendered[number]) if ours else None)
     if rendered:
         if isinstance(teacher_tokenizer, Vocabulary):
             raise SpecError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -17,7 +17,16 @@ from zephon_core.errors import SpecError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["DatumColumns", "TrainDatum", "ragged_floats"]
+__all__ = [
+    "DATUM_FIELDS",
+    "DatumColumns",
+    "TrainDatum",
+    "check_datum_columns",
+    "check_list_column",
+    "list_column",
+    "ragged_column",
+    "ragged_floats",
+]
 
 DATUM_FIELDS = ("trial_name", "fragment_index", "model_input_tokens", "loss_mask", "sampled_logprobs")
 
@@ -127,32 +136,79 @@ class DatumColumns:
         )
 
     @staticmethod
-    def from_arrow(table: pa.Table) -> DatumColumns:
-        """Take a table with the datum's fields as columns. Raises SpecError for a missing column, and for rows that don't fit."""
-        missing = [name for name in DATUM_FIELDS if name not in table.column_names]
-        if missing:
-            raise SpecError("datums", f"have no column {', '.join(missing)}", wanted=", ".join(DATUM_FIELDS))
-        offsets, tokens = _list_column(table, "model_input_tokens", np.int64)
-        mask_offsets, mask = _list_column(table, "loss_mask", np.float64)
-        logprob_offsets, logprobs = _list_column(table, "sampled_logprobs", np.float64)
+    def from_arrow(table: pa.Table, *, place: Callable[[int], str] = "datum {}".format) -> DatumColumns:
+        """Take a table with the datum's fields as columns. place: names a row of it in messages.
+
+        Raises SpecError for a missing column or one of another type, and for what a `TrainDatum` would refuse.
+        """
+        check_datum_columns(table.schema)
+        names, fragments = table.column("trial_name"), table.column("fragment_index")
+        for column, nulls in (("trial_name", names), ("fragment_index", fragments)):
+            if nulls.null_count:
+                row = int(np.argmax(nulls.is_null().to_numpy()))
+                raise SpecError(place(row), f"has no {column}", wanted="one a datum")
+        offsets, tokens = list_column(table, "model_input_tokens", np.int64, place=place)
+        mask_offsets, mask = list_column(table, "loss_mask", np.float64, place=place)
+        logprob_offsets, logprobs = list_column(table, "sampled_logprobs", np.float64, place=place)
         for name, other in (("loss_mask", mask_offsets), ("sampled_logprobs", logprob_offsets)):
             if not np.array_equal(offsets, other):
                 row = int(np.argmax(np.diff(offsets) != np.diff(other)))
                 found = f"has {np.diff(other)[row]:,} values in {name} for {np.diff(offsets)[row]:,} tokens"
-                raise SpecError(f"datum {row}", found, wanted="one a token")
+                raise SpecError(place(row), found, wanted="one a token")
         fits = (mask == 0.0) | (mask == 1.0)
         if not fits.all():
             position = int(np.argmin(fits))
             row = int(np.searchsorted(offsets, position, side="right")) - 1
-            raise SpecError(f"datum {row}", f"has a loss_mask of {mask[position]}", wanted="0.0 or 1.0")
-        return DatumColumns(
-            trial_name=table.column("trial_name").to_pylist(),
-            fragment_index=table.column("fragment_index").to_numpy().astype(np.int64),
+            found = f"has a loss_mask of {mask[position]} at position {position - int(offsets[row])}"
+            raise SpecError(place(row), found, wanted="0.0 or 1.0")
+        columns = DatumColumns(
+            trial_name=names.to_pylist(),
+            fragment_index=fragments.to_numpy().astype(np.int64),
             offsets=offsets,
             tokens=tokens,
             loss=mask == 1.0,
             logprobs=logprobs,
         )
+        columns._check_names(place)
+        return columns
+
+    def _check_names(self, place: Callable[[int], str]) -> None:
+        if "" in self.trial_name:
+            raise SpecError(place(list(self.trial_name).index("")), "has an empty trial_name", wanted="the episode it comes from")
+        if (self.fragment_index < 0).any():
+            row = int(np.argmax(self.fragment_index < 0))
+            raise SpecError(place(row), f"has fragment_index {self.fragment_index[row]}", wanted="a number from 0 on")
+
+
+def check_datum_columns(schema: pa.Schema) -> None:
+    """Raise SpecError for a table that can't hold datums: a column is missing, or is of another type."""
+    from pyarrow import types
+
+    missing = [name for name in DATUM_FIELDS if name not in schema.names]
+    if missing:
+        raise SpecError("datums", f"have no column {', '.join(missing)}", wanted=", ".join(DATUM_FIELDS))
+    for name, wanted in (("trial_name", "text"), ("fragment_index", "whole numbers")):
+        kind = schema.field(name).type
+        kind = kind.value_type if types.is_dictionary(kind) else kind
+        text = types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)
+        fits = types.is_integer(kind) if name == "fragment_index" else text
+        if not fits:
+            raise SpecError(f"column {name}", f"is {schema.field(name).type}", wanted=wanted)
+    for name in DATUM_FIELDS[2:]:
+        check_list_column(schema, name, whole=name == "model_input_tokens")
+
+
+def check_list_column(schema: pa.Schema, name: str, *, whole: bool = False) -> None:
+    """Raise SpecError for a column that holds no lists of numbers. whole: of whole numbers."""
+    from pyarrow import types
+
+    kind = schema.field(name).type
+    items = kind.value_type if types.is_list(kind) or types.is_large_list(kind) else None
+    numbers = items is not None and (
+        types.is_integer(items) or types.is_null(items) or (not whole and (types.is_floating(items) or types.is_boolean(items)))
+    )
+    if not numbers:
+        raise SpecError(f"column {name}", f"is {kind}", wanted=f"lists of {'whole ' if whole else ''}numbers")
 
 
 def offsets_of(lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -191,17 +247,29 @@ def pieces(offsets: npt.NDArray[np.int64], values: npt.NDArray[Any]) -> Iterator
         yield values[start:end]
 
 
-def _list_column(table: pa.Table, name: str, dtype: npt.DTypeLike) -> tuple[npt.NDArray[np.int64], npt.NDArray[Any]]:
+def list_column(
+    table: pa.Table, name: str, dtype: npt.DTypeLike, *, place: Callable[[int], str] = "datum {}".format
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[Any]]:
+    """Lay a column of lists out flat: offsets int64 [rows + 1], values. Raises SpecError for a null, naming its row."""
+    offsets, values, absent = ragged_column(table, name)
+    if absent.any():
+        raise SpecError(place(int(np.argmax(absent))), f"has no {name}", wanted="a list of numbers")
+    if values.null_count:
+        position = int(np.argmax(values.is_null().to_numpy(zero_copy_only=False)))
+        row = int(np.searchsorted(offsets, position, side="right")) - 1
+        found = f"has a null in {name} at position {position - int(offsets[row])}"
+        raise SpecError(place(row), found, wanted="a number")
+    return offsets, values.to_numpy(zero_copy_only=False).astype(dtype, copy=False)
+
+
+def ragged_column(table: pa.Table, name: str) -> tuple[npt.NDArray[np.int64], pa.Array, npt.NDArray[np.bool_]]:
+    """Lay a column of lists out flat: offsets int64 [rows + 1], the values, and which rows are null, which have none."""
     import pyarrow as pa
+    import pyarrow.compute as pc
 
     column = table.column(name).combine_chunks()
     if isinstance(column, pa.ChunkedArray):
         column = column.chunk(0) if column.num_chunks else pa.array([], type=column.type)
-    if (
-        not (pa.types.is_list(column.type) or pa.types.is_large_list(column.type))
-        or column.null_count
-        or column.flatten().null_count
-    ):
-        raise SpecError(f"column {name}", f"is {column.type}, or holds nulls", wanted="lists of numbers, none of them null")
-    offsets = column.offsets.to_numpy().astype(np.int64)
-    return offsets - offsets[0], column.flatten().to_numpy(zero_copy_only=False).astype(dtype, copy=False)
+    absent = column.is_null().to_numpy(zero_copy_only=False)
+    lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False).astype(np.int64)
+    return offsets_of(lengths), column.flatten(), absent

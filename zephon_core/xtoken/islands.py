@@ -75,8 +75,8 @@ class Islands:
         from zephon_core.xtoken.difference import matching_blocks
 
         ours, theirs = folded(self.student.text, fold, side=1), folded(self.teacher.text, fold, side=2)
-        mine = _placed(student, ours.content)
-        other = _placed(theirs.content, teacher)
+        mine = placed(student, ours.content)
+        other = placed(theirs.content, teacher)
         shared = _chain(self._common(ours.places, theirs.places, ours.content, theirs.content))
         blocks = matching_blocks(ours.content, theirs.content, shared)
         return composed(composed(mine, blocks), other)
@@ -101,7 +101,7 @@ class Islands:
         return np.concatenate(found)
 
 
-def _placed(tokens: npt.NDArray[np.uint8], text: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
+def placed(tokens: npt.NDArray[np.uint8], text: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
     """Match two renderings of one side, which mostly are the same."""
     from zephon_core.xtoken.difference import matching_blocks
 

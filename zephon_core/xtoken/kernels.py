@@ -8,7 +8,7 @@ import numpy as np
 
 from zephon_core.compiled import compiled
 
-__all__ = ["align", "align_same", "chunk_gaps", "give", "lay_out", "same_bytes", "same_ranges"]
+__all__ = ["align", "align_same", "chunk_gaps", "give", "lay_out", "same_bytes", "same_ranges", "tally"]
 
 
 @compiled
@@ -204,44 +204,60 @@ def chunk_gaps(
 
 
 @compiled
-def give(
-    plans: Any, ranges: Any, datums: Any, loss: Any, drops: Any, gaps: Any, clip: float, center: bool, values: Any, out: Any
-) -> Any:
-    """Give each token of a chunk of the kept datums its share of the chunk's gap, bounded to ±clip, centred over the totals.
+def tally(plans: Any, ranges: Any, datums: Any, loss: Any, drops: Any, gaps: Any, clip: float, counts: Any, sums: Any) -> None:
+    """Add up what the kept datums' chunks come to, in order, on top of what those before them did.
 
-    values: what each chunk's tokens got. out: the tokens, zeros before. Returns chunks, clipped chunks, scored tokens, loss tokens,
-    the sum of gaps, and the mean and the variance of what tokens got.
+    counts: int64, chunks, clipped chunks, scored tokens, loss tokens. sums: float64, of the totals bounded to ±clip a token, and of
+    the gaps.
     """
-    chunks, clipped, scored, losses, total, gap_sum = 0, 0, 0, 0, 0.0, 0.0
     for datum in range(len(drops)):
         if drops[datum]:
             continue
         for position in range(datums[datum], datums[datum + 1]):
-            losses += loss[position]
+            counts[3] += loss[position]
         for chunk in range(plans[datum], plans[datum + 1]):
             length = ranges[chunk, 1] - ranges[chunk, 0]
             value = gaps[chunk] / length
             bounded = min(max(value, -clip), clip)
-            clipped += bounded != value
-            values[chunk] = bounded
-            chunks += 1
-            scored += length
-            total += bounded * length
-            gap_sum += gaps[chunk]
-    mean_total = total / chunks if center and chunks else 0.0
-    mean = (total - mean_total * chunks) / scored if scored else 0.0
-    squares = 0.0
+            counts[0] += 1
+            counts[1] += bounded != value
+            counts[2] += length
+            sums[0] += bounded * length
+            sums[1] += gaps[chunk]
+
+
+@compiled
+def give(
+    plans: Any,
+    ranges: Any,
+    datums: Any,
+    drops: Any,
+    gaps: Any,
+    clip: float,
+    center: bool,
+    mean_total: float,
+    mean: float,
+    values: Any,
+    out: Any,
+    squares: Any,
+) -> None:
+    """Give each token of a chunk of the kept datums its share of the chunk's gap, bounded to ±clip, and centred over the totals.
+
+    values: what each chunk's tokens got. out: the tokens, zeros before. squares: float64 [1], to which the squared deviations of
+    tokens from `mean` are added, in order.
+    """
     for datum in range(len(drops)):
         if drops[datum]:
             continue
         for chunk in range(plans[datum], plans[datum + 1]):
             length = ranges[chunk, 1] - ranges[chunk, 0]
+            value = min(max(gaps[chunk] / length, -clip), clip)
             if center:
-                values[chunk] = (values[chunk] * length - mean_total) / length
-            squares += length * (values[chunk] - mean) ** 2
+                value = (value * length - mean_total) / length
+            values[chunk] = value
+            squares[0] += length * (value - mean) ** 2
             for position in range(datums[datum] + ranges[chunk, 0], datums[datum] + ranges[chunk, 1]):
-                out[position] = values[chunk]
-    return chunks, clipped, scored, losses, gap_sum, mean, squares / scored if scored else 0.0
+                out[position] = value
 
 
 @compiled

@@ -104,6 +104,10 @@ class ByteSpans:
         unknown: npt.NDArray[np.bool_] = self.kinds == UNKNOWN
         return unknown
 
+    def sections(self) -> list[int]:
+        """List the places where a text begins: at the start and after each added token. For spans of one sequence."""
+        return [0, *self.starts[1:][self.kinds == ADDED].tolist()]
+
 
 @dataclass(frozen=True, eq=False)
 class TextSpans:
@@ -157,7 +161,7 @@ def spans_in_text(tokenizer: Tokenizer | Vocabulary, ids: Sequence[int], text: s
         )
     if content == tokens:
         return TextSpans(spans.starts, np.ones(len(spans.starts), dtype=np.bool_), exact=True)
-    mine = folded(tokens, vocabulary.fold, side=1, sections=_sections(spans))
+    mine = folded(tokens, vocabulary.fold, side=1, sections=spans.sections())
     theirs = folded(content, vocabulary.fold, side=2)
     if not np.array_equal(mine.content, theirs.content):
         raise _differs(vocabulary, spans, mine.content, mine.places, theirs.content, theirs.places, content)
@@ -166,11 +170,6 @@ def spans_in_text(tokenizer: Tokenizer | Vocabulary, ids: Sequence[int], text: s
     starts = np.where(theirs.places[starts] == places, starts, np.searchsorted(theirs.places, places - places % 4))
     starts[0] = 0
     return TextSpans(starts.astype(np.int64), theirs.places[starts] == places, exact=False)
-
-
-def _sections(spans: ByteSpans) -> list[int]:
-    """List where texts begin: at the start and after each added token."""
-    return [0, *spans.starts[1:][spans.kinds == ADDED].tolist()]
 
 
 def _differs(

@@ -12,7 +12,8 @@ from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_to
 
 from zephon_core.tokenizers.early_cut import WORD_SPLITS
 
-sys.path.insert(0, str(Path(__file__).parent / "programs"))
+for _programs in (Path(__file__).parent, Path(__file__).parents[2] / "tokenizers"):
+    sys.path.insert(0, str(_programs / "programs"))
 
 STRUCTURES = ("byte_level", "wordpiece", "sentencepiece", "unigram")
 

@@ -17,8 +17,8 @@ from transformers import PreTrainedTokenizerFast
 from zephon_core.errors import FatalCountError, SpecError
 from zephon_core.fingerprint import canonical_json
 from zephon_core.ratios.counting import ChatTokenCountingSpec
-from zephon_core.ratios.counting.template import ChatTemplate
 from zephon_core.ratios.datasets.model import BLANK_ROW
+from zephon_core.tokenizers.chat_template import ChatTemplate
 
 
 def said(*contents: str) -> dict:

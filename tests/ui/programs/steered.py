@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
+from shared_service import Running, wait_for
 
 
 class Browser:
@@ -99,3 +101,32 @@ class Browser:
 
     def picture(self, name: str) -> None:
         self.driver.save_screenshot(str(self._pictures / f"{name}.png"))
+
+
+def ends_of_run(browser: Browser, service: Running, name: str, number: int, tasks: Sequence[str]) -> dict[str, str]:
+    """Open the page of the latest run of this name once it and its tasks have ended, and read the tasks' states there.
+
+    name: of the flow run, as in "ratios-by-hand"; its tasks' names end in what follows the first dash. number: how many runs of
+    this name there are by then. tasks: the names of all its tasks, without that ending.
+    """
+
+    def look() -> str:
+        wanted = {"flow_runs": {"name": {"any_": [name]}}, "sort": "START_TIME_DESC"}
+        runs = service.post("/flow_runs/filter", wanted)
+        if len(runs) < number or runs[0]["state_type"] != "COMPLETED":
+            return ""
+        steps = service.post("/task_runs/filter", {"flow_runs": {"id": {"any_": [runs[0]["id"]]}}})
+        return str(runs[0]["id"]) if sum(step["state_type"] == "COMPLETED" for step in steps) == len(tasks) else ""
+
+    browser.open(f"/v2/runs/flow-run/{wait_for(look, 'the end of the run')}")
+    browser.sees("Completed")
+    browser.click("Task Runs")
+    ending = name[name.index("-") :]
+
+    def read() -> dict[str, str]:
+        lines = browser.text().splitlines()
+        states = {line.replace(ending, "", 1): state for line, state in pairwise(lines) if ending in line}
+        found = {task: state for task, state in states.items() if task in tasks and state in ("Completed", "Cached")}
+        return found if len(found) == len(tasks) else {}
+
+    return dict(browser.wait_until(read, "the task runs that have ended"))

@@ -18,9 +18,10 @@ import numpy as np
 import numpy.typing as npt
 
 from zephon_core.bank.scan.arrays import Bytes, Ints
-from zephon_core.bank.scan.files import NpyWriter, read_npy
+from zephon_core.bank.scan.files import read_npy
 from zephon_core.bank.scan.table import DigestTable
 from zephon_core.errors import InputError
+from zephon_core.npy import NpyWriter
 
 __all__ = ["Distinct", "Dropped"]
 

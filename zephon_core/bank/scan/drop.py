@@ -11,8 +11,9 @@ import numpy.typing as npt
 
 from zephon_core.bank.scan.arrays import Bytes, Ints
 from zephon_core.bank.scan.distinct import Dropped
-from zephon_core.bank.scan.files import NpyWriter, read_npy
+from zephon_core.bank.scan.files import read_npy
 from zephon_core.compiled import compiled
+from zephon_core.npy import NpyWriter
 
 __all__ = ["drop_texts"]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 from typing import Any
 
@@ -13,46 +12,19 @@ from zephon_core.bank.scan.arrays import Bytes, Ints
 from zephon_core.bank.scan.parse import ParsedBlock
 from zephon_core.bank.scan.simd import byte_at, copy_64, string_mask, trailing_zeros
 from zephon_core.compiled import compiled
+from zephon_core.npy import HEADER_BYTES, NpyWriter
 
-__all__ = ["NpyWriter", "TextWriter", "read_npy"]
+__all__ = ["TextWriter", "read_npy"]
 
-_HEADER_BYTES = 128
 _WRITE_BYTES = 4 << 20
 _MARGIN = 80
 """Quotes and line end of a text, and how far past its end a copy may reach."""
 
 
-class NpyWriter:
-    """An .npy file (format 1.0) of one dimension, or of rows of `columns`, that grows by appending."""
-
-    def __init__(self, path: Path, dtype: Any, columns: int | None = None) -> None:
-        self.path = path
-        self.dtype = np.dtype(dtype)
-        self._columns = columns
-        self._file = path.open("wb", buffering=1 << 20)
-        self._file.write(bytes(_HEADER_BYTES))
-        self.rows = 0
-
-    def append(self, values: npt.NDArray[Any]) -> None:
-        """Append rows, cast to the file's type."""
-        self._file.write(np.ascontiguousarray(values, self.dtype).data)
-        self.rows += len(values)
-
-    def close(self) -> None:
-        """Write the header, now that the number of rows is known."""
-        shape = (self.rows,) if self._columns is None else (self.rows, self._columns)
-        header = io.BytesIO()
-        description = {"descr": np.lib.format.dtype_to_descr(self.dtype), "fortran_order": False, "shape": shape}
-        np.lib.format.write_array_header_1_0(header, description)
-        self._file.seek(0)
-        self._file.write(header.getvalue())
-        self._file.close()
-
-
 def read_npy(path: Path, start: int, count: int, dtype: Any, columns: int = 1) -> npt.NDArray[Any]:
     """Read `count` rows from row `start` on of an .npy file that NpyWriter wrote: one dimension, or [count, columns]."""
     width = np.dtype(dtype).itemsize * columns
-    values = np.fromfile(path, dtype, count * columns, offset=_HEADER_BYTES + start * width)
+    values = np.fromfile(path, dtype, count * columns, offset=HEADER_BYTES + start * width)
     return values if columns == 1 else values.reshape(-1, columns)
 
 

@@ -11,7 +11,6 @@ finished files are the same bytes however often the work was interrupted. In the
 
 from __future__ import annotations
 
-import io
 import os
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -24,6 +23,7 @@ import orjson
 from zephon_core.atomic import fsync_directory, write_bytes
 from zephon_core.blocks.tokens import TOKEN_FILES
 from zephon_core.errors import CorruptArtifactError, MismatchError
+from zephon_core.npy import HEADER_BYTES, npy_header
 
 __all__ = [
     "IDS_NAME",
@@ -40,7 +40,6 @@ __all__ = [
 LEDGER_NAME = "token_chunks.jsonl"
 IDS_NAME, OFFSETS_NAME, LENGTHS_NAME = TOKEN_FILES
 
-_HEADER_BYTES = 128
 _FORMAT = 1
 
 
@@ -91,9 +90,9 @@ class TokenWriter:
         self.dtype = id_dtype(identity.vocab_size)
         self.done, ledger = self._on_record()
         self.appended = self.done
-        offsets_start = _npy_header(np.dtype("<u8"), identity.text_count + 1) + bytes(8)
-        lengths_start = _npy_header(np.dtype("<i4"), identity.text_count)
-        self._ids = _open_cut(directory / IDS_NAME, bytes(_HEADER_BYTES), self.done.tokens * self.dtype.itemsize)
+        offsets_start = npy_header(np.dtype("<u8"), identity.text_count + 1) + bytes(8)
+        lengths_start = npy_header(np.dtype("<i4"), identity.text_count)
+        self._ids = _open_cut(directory / IDS_NAME, bytes(HEADER_BYTES), self.done.tokens * self.dtype.itemsize)
         self._offsets = _open_cut(directory / OFFSETS_NAME, offsets_start, self.done.texts * 8)
         self._lengths = _open_cut(directory / LENGTHS_NAME, lengths_start, self.done.texts * 4)
         self._ledger = _open_cut(directory / LEDGER_NAME, ledger, 0)
@@ -114,8 +113,8 @@ class TokenWriter:
             return np.empty(0, dtype=self.dtype), np.empty(0, dtype="<i4")
         ids, lengths = self._directory / IDS_NAME, self._directory / LENGTHS_NAME
         return (
-            np.memmap(ids, self.dtype, "r", offset=_HEADER_BYTES, shape=(self.done.tokens,)),
-            np.memmap(lengths, "<i4", "r", offset=_HEADER_BYTES, shape=(self.done.texts,)),
+            np.memmap(ids, self.dtype, "r", offset=HEADER_BYTES, shape=(self.done.tokens,)),
+            np.memmap(lengths, "<i4", "r", offset=HEADER_BYTES, shape=(self.done.texts,)),
         )
 
     def append(self, ids: npt.NDArray[Any], lengths: npt.NDArray[np.int32], tally: Tally) -> None:
@@ -138,7 +137,7 @@ class TokenWriter:
         """Put everything on record and make the files whole."""
         self.checkpoint()
         self._ids.seek(0)
-        self._ids.write(_npy_header(self.dtype, self.done.tokens))
+        self._ids.write(npy_header(self.dtype, self.done.tokens))
         _flush(self._ids)
         write_bytes(self._directory / LEDGER_NAME, _ledger_line(self._identity) + _ledger_line(self.done))
 
@@ -176,7 +175,7 @@ class TokenWriter:
     def _is_there(self, tally: Tally) -> bool:
         wanted = (tally.tokens * self.dtype.itemsize, (tally.texts + 1) * 8, tally.texts * 4)
         files = [self._directory / name for name in TOKEN_FILES]
-        return all(file.exists() and file.stat().st_size >= _HEADER_BYTES + size for file, size in zip(files, wanted, strict=True))
+        return all(file.exists() and file.stat().st_size >= HEADER_BYTES + size for file, size in zip(files, wanted, strict=True))
 
 
 def _open_cut(path: Path, start: bytes, kept_bytes: int) -> BinaryIO:
@@ -191,13 +190,6 @@ def _open_cut(path: Path, start: bytes, kept_bytes: int) -> BinaryIO:
 def _flush(file: BinaryIO) -> None:
     file.flush()
     os.fsync(file.fileno())
-
-
-def _npy_header(dtype: np.dtype[Any], count: int) -> bytes:
-    header = io.BytesIO()
-    description = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": (count,)}
-    np.lib.format.write_array_header_1_0(header, description)
-    return header.getvalue()
 
 
 def _ledger_line(entry: Tally | TokenStoreIdentity) -> bytes:

@@ -9,16 +9,16 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from zephon_core.errors import FatalCountError, SpecError
+from zephon_core.errors import ChatSplitError, ChatTemplateError, FatalCountError, SpecError
 from zephon_core.fingerprint import canonical_json
 from zephon_core.ratios.counting.fields import MISSING, kind_of, label, look_up, parse_path
 from zephon_core.ratios.counting.lengths import refuse_surrogates
 from zephon_core.ratios.counting.plans import COUNTED, WITH_LOSS, Count, NotTexts
-from zephon_core.ratios.counting.template import ChatTemplate, Rendered, load_chat_template, read_template
 from zephon_core.ratios.counting.tokenizer import check_length, check_switch, checked_tokenizer, tokenizer_of, tokenizer_sha256
 from zephon_core.ratios.datasets.model import BLANK_ROW
 from zephon_core.store import ArtifactStore
 from zephon_core.tokenizers import Tokenizer, TokenizerBackend
+from zephon_core.tokenizers.chat_template import ChatTemplate, Rendered, load_chat_template, read_template
 from zephon_core.tokenizers.huggingface import small_batches
 
 __all__ = ["ChatCounter", "ChatPlan", "ChatTokenCountingSpec", "Delivery"]
@@ -163,9 +163,13 @@ class ChatPlan(NotTexts):
                 found = f"message {position + 1} of {name!r} has no role"
                 raise FatalCountError("row", found, wanted="an object with role and content", remedy=remedy)
         options = self._options(payload)
-        if self._spec.loss_tokens:
-            return self._template.render_marked(messages, options)
-        return Rendered(self._template.render(messages, options))
+        try:
+            if self._spec.loss_tokens:
+                return self._template.render_marked(messages, options)
+            return Rendered(self._template.render(messages, options))
+        except ChatTemplateError as error:  # so it would in the training
+            way_out = f"{error.remedy} Or set loss_tokens: false." if isinstance(error, ChatSplitError) else error.remedy
+            raise FatalCountError(error.where, error.found, wanted=error.wanted, remedy=way_out) from error
 
     def _options(self, payload: Any) -> dict[str, Any]:
         options = dict(self._spec.template_options)

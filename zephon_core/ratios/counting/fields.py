@@ -15,7 +15,6 @@ __all__ = [
     "FieldPath",
     "Vote",
     "as_text",
-    "in_words",
     "kind_of",
     "label",
     "look_up",
@@ -124,12 +123,6 @@ def _paths(payload: Mapping[Any, Any], depth: int) -> Iterator[str]:
             yield from (f"{key}.{path}" for path in _paths(value, depth - 1))
         else:
             yield str(key)
-
-
-def in_words(error: BaseException) -> str:
-    """Say on one line what somebody else's code raised."""
-    words = " ".join(str(error).split())[:200]
-    return f"{type(error).__name__}: {words}" if words else type(error).__name__
 
 
 def vote(prefix: Sequence[Any], path: FieldPath | None) -> Vote:

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from zephon_core.errors import MeasureError
-from zephon_core.ratios.counting.fields import in_words
 from zephon_core.ratios.counting.plans import COUNTED, Count, NotTexts
 from zephon_core.ratios.counting.portable import function_name
 from zephon_core.ratios.datasets.model import BLANK_ROW
+from zephon_core.words import in_words
 
 __all__ = ["MeasureCounter", "MeasurePlan"]
 

@@ -6,7 +6,7 @@ import pickle
 from collections.abc import Callable
 from typing import Any
 
-from zephon_core.ratios.counting.fields import in_words
+from zephon_core.words import in_words
 
 __all__ = ["function_name", "why_not_picklable", "why_not_portable"]
 

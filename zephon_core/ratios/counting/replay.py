@@ -12,10 +12,10 @@ import numpy as np
 
 from zephon_core.errors import FatalCountError, MeasureError, SpecError
 from zephon_core.ratios.callables import callable_identity, is_function_path, resolve_function
-from zephon_core.ratios.counting.fields import in_words
 from zephon_core.ratios.counting.plans import Count, CountPlan, NotTexts, TokenCounter
 from zephon_core.ratios.counting.portable import function_name, why_not_picklable, why_not_portable
 from zephon_core.ratios.datasets.model import BLANK_ROW
+from zephon_core.words import in_words
 
 __all__ = ["Replay", "ReplayedCounter", "ReplayedPlan"]
 

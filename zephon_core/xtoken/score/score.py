@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, overload
@@ -15,8 +16,7 @@ from typing import Any, overload
 import numpy as np
 import numpy.typing as npt
 
-from zephon_core.atomic import atomic_file
-from zephon_core.blocks import BlockState, BlockWork, Share, Standing, TokenRows, read_standing
+from zephon_core.blocks import BlockState, BlockWork, Share, Standing, TokenRows, TokenRowsWriter, read_standing
 from zephon_core.blocks.tokens import TOKEN_FILES
 from zephon_core.budget import PLAN_VERSION, BlockPlan, exact_blocks
 from zephon_core.errors import CorruptArtifactError, InputError, ModelError
@@ -132,15 +132,9 @@ def write_token_rows(directory: Path, token_ids: Sequence[npt.ArrayLike]) -> Non
         if row.ndim != 1 or not len(row) or row.dtype.kind not in "iu" or int(row.min()) < 0 or int(row.max()) >= 1 << 32:
             found = "is empty" if row.ndim == 1 and not len(row) else f"is {row.dtype} {list(row.shape)}"
             raise InputError(f"sequence {number}", found, wanted="token ids, one at least")
-    lengths = np.array([len(row) for row in rows], np.int32)
-    arrays = {
-        TOKEN_FILES[0]: np.concatenate([np.zeros(0, np.uint32), *(row.astype(np.uint32) for row in rows)]),
-        TOKEN_FILES[1]: np.concatenate([np.zeros(1, np.uint64), np.cumsum(lengths, dtype=np.uint64)]),
-        TOKEN_FILES[2]: lengths,
-    }
-    for name, array in arrays.items():
-        with atomic_file(directory / name) as handle:
-            np.save(handle, array)
+    with closing(TokenRowsWriter(directory)) as writer:
+        for row in rows:
+            writer.append(row, np.array([len(row)]))
 
 
 def score_plan(lengths: npt.NDArray[np.integer], spec: ScoreSpec) -> BlockPlan:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,16 +13,20 @@ pytest.importorskip("transformers")
 
 from templates import BARE, CHATML, MARKED
 
-from zephon_core.errors import FatalCountError, SpecError
-from zephon_core.ratios.counting.template import ChatTemplate, load_chat_template, read_template, unnamed_specials
+from zephon_core.errors import ChatSplitError, ChatTemplateError, SpecError
+from zephon_core.tokenizers.chat_template import ChatTemplate, load_chat_template, read_template, unnamed_specials
 
 QUESTION = [{"role": "user", "content": "3 + 4?"}]
 TURN = [*QUESTION, {"role": "assistant", "content": "7"}]
 
 
 @pytest.fixture
-def folder(byte_level: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(byte_level, tmp_path / "tokenizer"))
+def folder(byte_level: Callable[..., dict[str, Any]], tmp_path: Path) -> Path:
+    folder = tmp_path / "tokenizer"
+    folder.mkdir()
+    (folder / "tokenizer.json").write_text(json.dumps(byte_level()))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"bos_token": "<s>", "eos_token": "<|im_end|>"}))
+    return folder
 
 
 def configure(folder: Path, **settings: object) -> None:
@@ -78,13 +83,15 @@ def test_templates_are_read_from_files(tmp_path):
     assert read_template(CHATML) == CHATML
     (tmp_path / "t.jinja").write_text(CHATML)
     assert read_template(tmp_path / "t.jinja") == read_template(str(tmp_path / "t.jinja")) == CHATML
-    with pytest.raises(SpecError, match="a Jinja template, or the file of one"):
+    with pytest.raises(SpecError, match=r"^chat_template: .* a Jinja template, or the file of one"):
         read_template(tmp_path / "nowhere.jinja")
+    with pytest.raises(SpecError, match=r"^teacher_template: "):
+        read_template(tmp_path / "nowhere.jinja", setting="teacher_template")
 
 
 @pytest.mark.parametrize("text", ["{{ 1 / 0 }}", "{% for %}", "{{ messages[7].content.strip() }}", "{{ raise_exception('no!') }}"])
-def test_what_a_template_raises_is_fatal_and_names_it(text):
-    with pytest.raises(FatalCountError, match=r"is refused by the given one \(\w+: .*"):
+def test_what_a_template_raises_names_it(text):
+    with pytest.raises(ChatTemplateError, match=r"is refused by the given one \(\w+: .*"):
         ChatTemplate({"default": text}, {}, "the given one").render(QUESTION, {})
 
 
@@ -106,7 +113,7 @@ def test_an_assistant_who_speaks_first(folder):
 
 def test_nothing_said_leaves_open_where_it_would_begin(folder):
     template = load_chat_template(str(folder), BARE)
-    with pytest.raises(FatalCountError, match="no prompt for the assistant"):
+    with pytest.raises(ChatSplitError, match="no prompt for the assistant"):
         template.render_marked([*QUESTION, {"role": "assistant", "content": " "}], {})
 
 

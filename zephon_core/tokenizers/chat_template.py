@@ -12,8 +12,8 @@ from typing import Any
 
 import orjson
 
-from zephon_core.errors import FatalCountError, MissingExtraError, SpecError
-from zephon_core.ratios.counting.fields import in_words
+from zephon_core.errors import ChatSplitError, ChatTemplateError, MissingExtraError, SpecError
+from zephon_core.words import in_words
 
 __all__ = ["ChatTemplate", "Rendered", "load_chat_template", "named_specials", "read_template", "unnamed_specials"]
 
@@ -23,7 +23,7 @@ _MAP, _CONFIG = "special_tokens_map.json", "tokenizer_config.json"
 _SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 _GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
 _DEFAULT, _WITH_TOOLS = "default", "tool_use"
-_WAY_OUT = "Give a chat_template with {% generation %} marks around what the assistant says, or set loss_tokens: false."
+_WAY_OUT = "Give a chat template with {% generation %} marks around what the assistant says."
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class ChatTemplate:
     def render(self, messages: Sequence[Message], options: Mapping[str, Any], *, prompt: bool = False) -> str:
         """Render a conversation. prompt: with what makes the assistant speak next at its end.
 
-        Raises FatalCountError for one that the template refuses or fails on: so it would in the training.
+        Raises ChatTemplateError for one that the template refuses or fails on: so it would in a training.
         """
         return self._render(messages, options, prompt=prompt)[0]
 
@@ -64,7 +64,7 @@ class ChatTemplate:
         A message of the assistant begins where the conversation before it, with the prompt for it, ends, and ends where the
         conversation up to it does. Templates that drop earlier thoughts render it otherwise once others follow: then it ends where,
         with a plain message in its place, what follows begins. Where neither rendering fits the whole, or where there is no prompt
-        and the message doesn't begin with its content (so that a header would count for said), FatalCountError names the template.
+        and the message doesn't begin with its content (so that a header would count for said), ChatSplitError names the template.
         """
         if _GENERATION.search(self._text(options)):
             text, spans = self._render(messages, options, marks=True)
@@ -102,7 +102,7 @@ class ChatTemplate:
             head, *rest = self.render([*messages[:position], plain, *messages[position + 1 :]], options).split(word)
             end = self.render([*messages[:position], plain], options).split(word)[-1]
             prompt = before.removeprefix(self.render(messages[:position], options))
-        except FatalCountError:  # the template wants something else in its place
+        except ChatTemplateError:  # the template wants something else in its place
             return None
         if not self._prompts or len(rest) != 1 or not rest[0].startswith(end) or not whole.startswith(head):
             return None
@@ -113,9 +113,9 @@ class ChatTemplate:
         ends = whole.endswith(following) and start <= stop and whole[start:stop].endswith(end) and upto.endswith(end)
         return (start, stop) if begins and ends else None
 
-    def _refused(self, what: str) -> FatalCountError:
+    def _refused(self, what: str) -> ChatSplitError:
         found = f"can't be split into what the assistant says and the rest: {self.origin} {what}"
-        return FatalCountError("row", found, remedy=_WAY_OUT)
+        return ChatSplitError("row", found, remedy=_WAY_OUT)
 
     @cached_property
     def _prompts(self) -> bool:
@@ -123,7 +123,7 @@ class ChatTemplate:
         probe = [{"role": "user", "content": "?"}]
         try:
             return self.render(probe, {}) != self.render(probe, {}, prompt=True)
-        except FatalCountError:  # it asks for more than a question; then each row is looked at
+        except ChatTemplateError:  # it asks for more than a question; then each row is looked at
             return False
 
     def _text(self, options: Mapping[str, Any]) -> str:
@@ -146,7 +146,7 @@ class ChatTemplate:
             )
         except Exception as error:  # a template is a program of somebody else's: whatever it raises, it raises in the training
             found = f"is refused by {self.origin} ({in_words(error)})"
-            raise FatalCountError("row", found, remedy="Fix or drop the row, or give another chat_template.") from error
+            raise ChatTemplateError("row", found, remedy="Fix or drop the row, or give another chat template.") from error
         return texts[0], spans[0] if marks else []
 
 
@@ -161,19 +161,21 @@ def _renderer() -> Any:
     return render_jinja_template
 
 
-def read_template(template: str | Path) -> str:
-    """Return a template given as text, or in a file. Raises SpecError for a file that isn't there."""
+def read_template(template: str | Path, *, setting: str = "chat_template") -> str:
+    """Return a template given as text, or in a file. Raises SpecError, which names the setting, for a file that isn't there."""
     if isinstance(template, str) and "{" in template:
         return template
     try:
         return Path(template).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         found = f"names {template}, which can't be read ({error})"
-        raise SpecError("chat_template", found, wanted="a Jinja template, or the file of one") from error
+        raise SpecError(setting, found, wanted="a Jinja template, or the file of one") from error
 
 
-def load_chat_template(tokenizer: str, given: str | None) -> ChatTemplate:
-    """Find a tokenizer's template and special tokens in its folder. given: the text of another template to use instead.
+def load_chat_template(tokenizer: str, given: str | None, *, setting: str = "chat_template") -> ChatTemplate:
+    """Find a tokenizer's template and special tokens in its folder.
+
+    given: the text of another template to use instead. setting: what gives one, in messages.
 
     Raises SpecError where there is none, or where the folder's files can't be read.
     """
@@ -181,13 +183,11 @@ def load_chat_template(tokenizer: str, given: str | None) -> ChatTemplate:
     config = _json_object(folder / _CONFIG)
     special = named_specials(tokenizer)
     if given is not None:
-        return ChatTemplate({_DEFAULT: given}, special, "the given chat_template")
+        return ChatTemplate({_DEFAULT: given}, special, f"the given {setting}")
     texts = _templates(folder, config)
     if _DEFAULT not in texts:
         found = f"has no chat template{' named default' if texts else ''}"
-        raise SpecError(
-            str(folder), found, wanted="chat_template.jinja, or one in tokenizer_config.json", remedy="Set chat_template."
-        )
+        raise SpecError(str(folder), found, wanted="chat_template.jinja, or one in tokenizer_config.json", remedy=f"Set {setting}.")
     return ChatTemplate(texts, special, f"the chat template of {folder}")
 
 

@@ -1,0 +1,202 @@
+"""Rows of Parquet files in parts of some megabytes: checked, with the place of each, and written again with more columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from zephon_core.errors import BadRowError, InputError, SpecError
+from zephon_core.readers.arrow import arrow_errors
+from zephon_core.readers.parquet import iter_parquet
+from zephon_core.readers.sources import Source, open_source
+from zephon_core.xtoken.datums import DatumColumns, check_list_column, list_column, offsets_of, ragged_column
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = [
+    "ParquetRows",
+    "Part",
+    "RowStream",
+    "bad_columns",
+    "bad_rows",
+    "list_array",
+    "logprob_rows",
+    "parquet_writer",
+    "stored_tables",
+]
+
+_OF_DATA_SETS = b"huggingface"
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some rows of one file. first: the number of the first among the rows of all files, from 0."""
+
+    table: pa.Table
+    source: Source
+    first_in_source: int
+    first: int
+
+    def place(self, row: int) -> str:
+        """Name a row of this part in messages."""
+        return f"{self.source.url}:{self.first_in_source + row}"
+
+    def datums(self) -> DatumColumns:
+        """Take the rows as datums. Raises BadRowError for one that is none."""
+        with bad_rows():
+            return DatumColumns.from_arrow(self.table, place=self.place)
+
+    def ids(self, column: str) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Take a column of token ids: offsets int64 [rows + 1], ids int64. Raises BadRowError for a null."""
+        with bad_rows():
+            offsets, ids = list_column(self.table, column, np.int64, place=self.place)
+        return offsets, ids
+
+    def with_column(self, name: str, values: pa.Array, schema: pa.Schema, kept: npt.NDArray[np.bool_] | None = None) -> pa.Table:
+        """Return the rows, or those that are kept, as a table of a schema of `ParquetRows.schema_with`."""
+        import pyarrow as pa
+
+        table = self.table if kept is None or kept.all() else self.table.filter(pa.array(kept))
+        columns = [values if column == name else table.column(column) for column in schema.names]
+        return pa.Table.from_arrays(columns, schema=schema)
+
+
+@dataclass(frozen=True)
+class ParquetRows:
+    """The rows of files, one after the other. schema: of the first, which has the columns of all. count: of rows."""
+
+    sources: tuple[Source, ...]
+    schema: pa.Schema
+    count: int
+
+    @staticmethod
+    def open(sources: Sequence[Source]) -> ParquetRows:
+        """Look at the files' footers. Raises InputError for another format, for no rows, and for files of different columns."""
+        import pyarrow.parquet as pq
+
+        schemas, count = [], 0
+        for source in sources:
+            if source.format != "parquet":
+                raise InputError(source.url, f"is {source.format}", wanted="Parquet", remedy="Write the rows as Parquet.")
+            with open_source(source.url, buffered=True) as handle, arrow_errors(source.url):
+                file = pq.ParquetFile(handle)
+                schemas.append(file.schema_arrow)
+                count += file.metadata.num_rows
+        for source, schema in zip(sources, schemas, strict=True):
+            if not schema.equals(schemas[0]):
+                found = f"has columns {_listed(schema, schemas[0])}"
+                wanted = f"{_listed(schemas[0], schema)}, as {sources[0].url} has them"
+                raise InputError(source.url, found, wanted=wanted, remedy="Write the files with the same columns and types.")
+        if not count:
+            raise InputError(", ".join(source.url for source in sources), "hold no rows", wanted="at least one")
+        return ParquetRows(tuple(sources), schemas[0], count)
+
+    def parts(self, columns: Sequence[str] | None = None) -> Iterator[Part]:
+        """Yield the rows, with some columns or all. Raises InputError, and SourceChangedError where a file is written to."""
+        import pyarrow as pa
+
+        first = 0
+        for source in self.sources:
+            for batch in iter_parquet(source, paths=columns):
+                table = pa.Table.from_batches([batch.batch])
+                yield Part(table, source, batch.first_row, first)
+                first += table.num_rows
+
+    def schema_with(self, name: str, kind: pa.DataType) -> pa.Schema:
+        """Return the schema with a column added at the end, or in the place of one of the same name."""
+        import pyarrow as pa
+
+        field, place = pa.field(name, kind), self.schema.get_field_index(name)
+        schema = self.schema.append(field) if place < 0 else self.schema.set(place, field)
+        kept = {key: value for key, value in (schema.metadata or {}).items() if key != _OF_DATA_SETS}  # it lists all columns
+        return schema.with_metadata(kept or None)
+
+
+def _listed(schema: pa.Schema, other: pa.Schema) -> str:
+    """List the columns of a schema that another has not."""
+    alien = [
+        f"{field.name} ({field.type})"
+        for field in schema
+        if other.get_field_index(field.name) < 0 or other.field(field.name) != field
+    ]
+    return ", ".join(alien) or "in another order"
+
+
+@contextmanager
+def bad_rows() -> Iterator[None]:
+    """Let what is wrong with the values of a file be the file's fault, not that of a setting."""
+    try:
+        yield
+    except SpecError as error:
+        raise BadRowError(error.where, error.found, wanted=error.wanted, remedy=error.remedy or "Fix or drop the row.") from None
+
+
+@contextmanager
+def bad_columns(rows: ParquetRows) -> Iterator[None]:
+    """Let what is wrong with the columns of files be the files' fault, not that of a setting."""
+    try:
+        yield
+    except SpecError as error:
+        url = rows.sources[0].url
+        raise InputError(url, f"{error.where} {error.found}", wanted=error.wanted, remedy=error.remedy) from None
+
+
+class RowStream:
+    """Tables that come in one size, taken in another."""
+
+    def __init__(self, tables: Iterator[pa.Table]) -> None:
+        self._tables = tables
+        self._rest: list[pa.Table] = []
+
+    def take(self, count: int) -> pa.Table:
+        """Return the next `count` rows; fewer only at the end."""
+        import pyarrow as pa
+
+        rows = sum(table.num_rows for table in self._rest)
+        while (rows < count or not self._rest) and (table := next(self._tables, None)) is not None:
+            self._rest.append(table)
+            rows += table.num_rows
+        whole = pa.concat_tables(self._rest)
+        self._rest = [whole.slice(count)]
+        return whole.slice(0, count)
+
+
+def stored_tables(path: Path, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
+    """Yield the rows of a file of the store, a row group at a time, as it was written."""
+    import pyarrow.parquet as pq
+
+    with pq.ParquetFile(path) as file:
+        for group in range(file.num_row_groups):
+            yield file.read_row_group(group, columns=None if columns is None else list(columns), use_threads=False)
+
+
+@contextmanager
+def parquet_writer(path: Path, schema: pa.Schema) -> Iterator[Any]:
+    """Open a Parquet file for writing tables, each a row group."""
+    import pyarrow.parquet as pq
+
+    with path.open("wb") as handle, pq.ParquetWriter(handle, schema, compression="zstd") as writer:
+        yield writer
+
+
+def logprob_rows(table: pa.Table, column: str) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
+    """Take a column of lists of logprobs: offsets int64 [rows + 1], values float64, NaN for null; a null list has no values."""
+    import pyarrow as pa
+
+    check_list_column(table.schema, column)
+    offsets, values, _ = ragged_column(table, column)
+    return offsets, values.cast(pa.float64()).to_numpy(zero_copy_only=False).astype(np.float64, copy=False)
+
+
+def list_array(lengths: npt.NDArray[np.int64], values: pa.Array) -> pa.Array:
+    """Lay flat values out as lists of these lengths."""
+    import pyarrow as pa
+
+    return pa.ListArray.from_arrays(pa.array(offsets_of(lengths).astype(np.int32)), values)
