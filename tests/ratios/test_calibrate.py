@@ -26,6 +26,7 @@ from zephon_core.ratios.counting import ChatTokenCountingSpec, TextTokenCounting
 from zephon_core.ratios.datasets import Dataset
 from zephon_core.ratios.datasets import parquet as parquet_format
 from zephon_core.ratios.estimation import TokenEstimation
+from zephon_core.ratios.reading_cost import ReadingCost
 from zephon_core.ratios.specs import RatioRun
 from zephon_core.store import ArtifactStore
 
@@ -147,6 +148,7 @@ def test_content_and_seed_alone_decide(
     assert first.source == "measured"
     again = measured(folder, store, word_tokenizer, workers=8)
     assert replace(again, bytes_read=0) == replace(first, bytes_read=0)
+    assert again.bytes_read == first.bytes_read or format == "jsonl"
     renamed = tmp_path / "renamed"
     for number, path in enumerate(sorted(folder.iterdir(), reverse=True)):
         renamed.mkdir(exist_ok=True)
@@ -179,15 +181,53 @@ def test_what_costs_as_much_as_counting_is_counted(made: Callable[..., Path], st
     assert within_budget.design != "exact"
 
 
+@pytest.mark.parametrize("kind", ["even", "heavy tail"])
 @pytest.mark.parametrize("format", ["jsonl", "parquet", "jsonl.gz"])
-def test_a_budget_of_bytes_is_kept(format: str, made: Callable[..., Path], store: ArtifactStore, word_tokenizer: Path) -> None:
-    folder = made("even", format)
+def test_a_budget_of_bytes_is_kept(
+    kind: str, format: str, made: Callable[..., Path], store: ArtifactStore, word_tokenizer: Path
+) -> None:
+    folder = made(kind, format)
     stored = sum(path.stat().st_size for path in folder.iterdir())
-    for seed in range(5):
-        found = measured(folder, store, word_tokenizer, seed=seed, byte_budget=stored // 4, target_rel_error=0.001)
+    for seed, share in enumerate((0.25, 0.25, 0.35, 0.5, 0.8)):
+        budget = int(share * stored)
+        found = measured(folder, store, word_tokenizer, seed=seed, workers=8, byte_budget=budget, target_rel_error=0.001)
         assert found.source == "measured"
-        assert 0 < found.units < 40
-        assert 0 < found.bytes_read <= stored // 4
+        assert (found.design == "exact", found.units > 0) == (False, True)
+        assert budget / 2 < found.bytes_read <= budget or format == "jsonl"
+        assert 0 < found.bytes_read <= budget
+
+
+def dear_and_cheap(folder: Path) -> Path:
+    """Five files that hold half of the bytes, in words of one letter, and many small ones, in longer words."""
+    rng = random.Random(6)
+    for number in range(45):
+        if number % 9 == 4:
+            write(folder, number, [words(rng, 500, longest=1) for _ in range(24)], "jsonl.gz")
+        else:
+            write(folder, number, [words(rng, 30, longest=6) for _ in range(24)], "jsonl.gz")
+    return folder
+
+
+def test_draws_that_may_not_fit_a_budget_have_room_in_the_interval(
+    store: ArtifactStore, word_tokenizer: Path, tmp_path: Path
+) -> None:
+    """Two of the five dear files, which have most of the tokens, don't fit; what fits by luck isn't taken for all."""
+    dataset = Dataset.from_path("data", str(dear_and_cheap(tmp_path / "data")), store=store)
+    truth = exact_ratio(dataset, TextTokenCountingSpec(word_tokenizer), store)
+    units = dataset.units
+    dearest = int(units.stored_bytes.max())
+    budget = dearest * 5 // 4
+    fitting = ReadingCost(dataset).fitting(budget)
+    assert 0.5 < fitting < 0.8
+    found = [measured(tmp_path / "data", store, word_tokenizer, seed=seed, byte_budget=budget) for seed in range(25)]
+    assert {one.source for one in found} == {"measured"}
+    assert all(one.bytes_read <= budget and one.failed == pytest.approx(1 - fitting) for one in found)
+    assert all("two draws at times read more than the byte budget" in one.reason for one in found)
+    assert sum(one.interval is not None and one.interval[0] <= truth <= one.interval[1] for one in found) >= 22
+    enough = measured(tmp_path / "data", store, word_tokenizer, byte_budget=2 * dearest)
+    assert (enough.failed, enough.reason) == (0, "")
+    never = [measured(tmp_path / "data", store, word_tokenizer, seed=seed, byte_budget=dearest // 2) for seed in range(5)]
+    assert {one.source for one in never} == {"fallback"}
 
 
 def test_a_budget_that_holds_no_two_draws_measures_nothing(

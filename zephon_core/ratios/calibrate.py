@@ -22,6 +22,7 @@ from zephon_core.progress import NULL_PROGRESS, Phase, Progress
 from zephon_core.ratios.counting import build_counter
 from zephon_core.ratios.estimate import PER_STRATUM, Estimate, combine_rounds, draw_positions, draws_needed, generator
 from zephon_core.ratios.estimation import GUESS_SPREAD, TokenEstimation
+from zephon_core.ratios.reading_cost import ROW_READ_BYTES, ReadingCost
 from zephon_core.ratios.sampling import STRETCH_BYTES, Draws, Sampler
 from zephon_core.ratios.specs import RatioRun
 from zephon_core.store import ArtifactStore
@@ -46,8 +47,6 @@ _ONLY_VISITS = 128
 _MOST_VISITS = 512
 _WORTH_LOOKING_AGAIN = 1.5
 _MOST_TO_KEEP_BYTES = 256 << 20
-_ROW_READ_BYTES = 4 << 10
-_FILE_READ_BYTES = 80 << 10  # beside its units: a footer, read for the look at first rows and for the draws
 _MOST_TOKENS_A_BYTE = 1.0
 _ENCODED_BYTES = 16 << 20  # about as much as a calibration encodes
 # What the first round may read without being asked for thrift: a share of the data set, but never less or more than this.
@@ -143,6 +142,11 @@ class _Calibration:
         self._workers = workers
         self._axis = int(dataset.units.size.sum())
         self._spent = 0
+        self._reading = ReadingCost(dataset)
+        self._tries = 0
+        budget = estimation.byte_budget
+        # Where two draws don't always fit, those that do are the cheaper ones: for what is missed, the interval must have room.
+        self._fitting = 1.0 if budget is None or not self._axis else self._reading.fitting(budget)
         self._raw = int(dataset.raw_bytes().sum())
         self._reasons: Counter[str] = Counter(problem.reason for problem in dataset.problems)
         self._transient = any(problem.transient for problem in dataset.problems)
@@ -155,11 +159,12 @@ class _Calibration:
             return self._exact(progress)
         with ExitStack() as stack:
             sampler = Sampler(self._dataset, threads=self._workers, stack=stack)
-            draws, visits = self._first_round()
-            first = self._affordable(sampler, 0, draws)
-            if first is None:
+            if self._fitting < _LEAST_MEASURED:
                 reason = f"two draws read more than the byte budget of {self._estimation.byte_budget:,}"
                 return _fallback(self._dataset, self._estimation, reason)
+            draws, visits = self._first_round()
+            while (first := self._affordable(sampler, 0, draws)) is None:
+                self._tries += 1
             rng, positions = first
             looks = positions[:: -(-len(positions) // _PREFIX_ROWS)]
             measure = self._estimation.load_measure()
@@ -184,10 +189,13 @@ class _Calibration:
                     break
             for found in rounds:
                 self._reasons.update(found.reasons)
+            if self._fitting < 1:
+                self._reasons["two draws at times read more than the byte budget"] += 1
             return self._measurement(plan, rounds, visits, sampler)
 
     def _positions(self, number: int, draws: int) -> tuple[np.random.Generator, Int64]:
-        rng = generator(self._seed, "round", number, self._dataset.fingerprint)
+        again = () if number or not self._tries else ("try", self._tries)
+        rng = generator(self._seed, "round", number, *again, self._dataset.fingerprint)
         return rng, draw_positions(self._axis, draws, rng)
 
     def _measure(
@@ -221,7 +229,7 @@ class _Calibration:
         """Return the bytes that so many draws read, as expected."""
         units = self._dataset.units
         rows = float(units.size[units.addressable].sum()) / self._axis * draws
-        return self._expected(draws, units.stored_bytes) + rows * _ROW_READ_BYTES
+        return self._expected(draws, units.stored_bytes) + rows * ROW_READ_BYTES
 
     def _expected(self, draws: int, unit_bytes: Int64) -> float:
         """Return how many bytes of units are read whole for so many draws, as expected: those that fall on one unit share it."""
@@ -277,7 +285,7 @@ class _Calibration:
             if budget is None:
                 return rng, positions
             drawn = sampler.units_at(positions)
-            cost = self._bytes_of(drawn, sampler.seen)
+            cost = self._reading.of_draws(drawn, sampler.kept)
             if self._spent + cost <= budget:
                 self._spent += cost
                 return rng, positions
@@ -285,18 +293,9 @@ class _Calibration:
                 return None
             draws = max(PER_STRATUM, min(draws - PER_STRATUM, int(draws * (budget - self._spent) / cost)))
 
-    def _bytes_of(self, drawn: Int64, seen: npt.NDArray[np.bool_]) -> int:
-        """Return the bytes that draws on these units read: those `seen` before, bool [units], cost nothing, nor do their files."""
-        units = self._dataset.units
-        rows = int(np.count_nonzero(units.addressable[drawn]))
-        new = np.unique(drawn[~units.addressable[drawn] & ~seen[drawn]])
-        files = np.setdiff1d(units.shard[new], units.shard[seen]).tolist()
-        opened: int = sum(min(_FILE_READ_BYTES, self._dataset.shards[file].stored_bytes) for file in files)
-        return rows * _ROW_READ_BYTES + int(units.stored_bytes[new].sum()) + opened
-
     def _may_read_all(self) -> bool:
         budget = self._estimation.byte_budget
-        return budget is None or int(self._dataset.units.stored_bytes.sum()) <= budget
+        return budget is None or self._reading.of_all() <= budget
 
     def _exact(self, progress: Progress) -> Measurement:
         from zephon_core.ratios.count import count_tokens
@@ -347,7 +346,7 @@ class _Calibration:
 
     def _measurement(self, plan: CountPlan, rounds: list[Draws], visits: int, sampler: Sampler) -> Measurement:
         measured = np.concatenate([found.measured for found in rounds])
-        share = float(measured.mean()) * self._dataset.readable_share
+        share = float(measured.mean()) * self._dataset.readable_share * self._fitting
         if share < _LEAST_MEASURED or (measured > 0).sum() < PER_STRATUM:
             reason = f"only {share:.0%} of the bytes drawn could be measured as {plan.description}{_words(self._reasons)}"
             return _fallback(self._dataset, self._estimation, reason, retryable=self._transient)

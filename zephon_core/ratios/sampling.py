@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from zephon_core.errors import FatalCountError, InputError, TransientInputError
 from zephon_core.ratios.counting.fields import as_text, look_up
+from zephon_core.ratios.datasets.files import KeptBytes
 from zephon_core.ratios.datasets.model import BLANK_ROW, LocatedRow, LocatedWindow, UnitReader, UnitRows
 from zephon_core.ratios.estimate import locate
 from zephon_core.readers.rows import RowProblem
@@ -105,6 +106,7 @@ class Sampler:
         self._local = local()
         self._lock = Lock()
         self._readers: list[UnitReader] = []
+        self._files = KeptBytes(_KEEP_BYTES)
         self._pool = stack.enter_context(ThreadPoolExecutor(max(1, threads), thread_name_prefix="calibrate"))
         self._order = axis_order(dataset)
         self._seen = np.zeros(len(dataset.units), np.bool_)
@@ -119,9 +121,9 @@ class Sampler:
         return self._order[places]
 
     @property
-    def seen(self) -> npt.NDArray[np.bool_]:
-        """Which units were read, or read in: bool [units]."""
-        return self._seen
+    def kept(self) -> npt.NDArray[np.bool_]:
+        """Which units, bool [units], need not be read again, nor their files: all seen, while there is room for them."""
+        return self._seen if self.decoded_bytes_seen <= _KEEP_BYTES else np.zeros_like(self._seen)
 
     @property
     def units_seen(self) -> int:
@@ -136,7 +138,7 @@ class Sampler:
 
     @property
     def bytes_read(self) -> int:
-        """Bytes read so far, off the disk or wire; how many readers there were shows in it."""
+        """Bytes read so far, off the disk or wire."""
         return sum(reader.bytes_read for reader in self._readers)
 
     def look(self, positions: Int64, rows: int, *, whole: bool) -> list[Any]:
@@ -206,7 +208,7 @@ class Sampler:
 
     def _open(self, paths: Sequence[str] | None) -> UnitReader:
         with self._lock:
-            reader = self._stack.enter_context(self._dataset.open(paths))
+            reader = self._stack.enter_context(self._dataset.open(paths, kept=self._files))
             self._readers.append(reader)
         return reader
 

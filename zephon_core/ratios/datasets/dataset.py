@@ -15,7 +15,7 @@ from zephon_core.errors import InputError, SourceChangedError, SpecError, Transi
 from zephon_core.fingerprint import fingerprint
 from zephon_core.progress import NULL_PROGRESS, Progress
 from zephon_core.ratios.datasets.catalog import Catalog, load_catalog
-from zephon_core.ratios.datasets.files import Tally, reading
+from zephon_core.ratios.datasets.files import KeptBytes, Tally, reading
 from zephon_core.ratios.datasets.formats import AddressableReader, ShardReader, shard_format
 from zephon_core.ratios.datasets.listing import is_unchanged, list_files
 from zephon_core.ratios.datasets.model import LocatedRow, LocatedWindow, Shard, ShardProblem, UnitReader, UnitRows, UnitTable
@@ -123,12 +123,13 @@ class Dataset:
         return sorted(str(name) for payload in payloads if isinstance(payload, Mapping) for name in payload)
 
     @contextmanager
-    def open(self, paths: Sequence[str] | None = None) -> Iterator[UnitReader]:
+    def open(self, paths: Sequence[str] | None = None, *, kept: KeptBytes | None = None) -> Iterator[UnitReader]:
         """Open the data set for reading by one thread.
 
         paths: field paths (`text`, `messages[].content`); only columns on their way are decoded. None: all.
+        kept: what readers that are open at the same time needn't read again.
         """
-        reader = _DatasetReader(self._catalog, paths)
+        reader = _DatasetReader(self._catalog, paths, kept)
         try:
             yield reader
         finally:
@@ -138,10 +139,10 @@ class Dataset:
 class _DatasetReader:
     """Reads units, and keeps the shards that it read last open."""
 
-    def __init__(self, catalog: Catalog, paths: Sequence[str] | None) -> None:
+    def __init__(self, catalog: Catalog, paths: Sequence[str] | None, kept: KeptBytes | None) -> None:
         self._catalog = catalog
         self._paths = None if paths is None else tuple(paths)
-        self._tally = Tally()
+        self._tally = Tally(kept)
         self._open: OrderedDict[int, ShardReader] = OrderedDict()
 
     @property

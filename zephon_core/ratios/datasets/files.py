@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 from zephon_core.errors import InputError, SourceChangedError, TransientInputError
 from zephon_core.readers.sources import file_system, transport_errors
 
-__all__ = ["FoundFile", "OpenFile", "Tally", "cut_short", "local_stamp", "reading"]
+__all__ = ["FoundFile", "KeptBytes", "OpenFile", "Tally", "cut_short", "local_stamp", "reading"]
+
+_Range = tuple[str, int, int]
 
 
 @dataclass(frozen=True)
@@ -35,11 +38,39 @@ class FoundFile:
         return self.url.startswith("/")
 
 
-class Tally:
-    """Bytes read so far, by all files of a reader."""
+class KeptBytes:
+    """What is read once by all readers that share this: small files, footers, and what tells where pages lie.
 
-    def __init__(self) -> None:
+    most_bytes: to keep; what comes later is read each time. Safe to share between threads: who comes second waits for the first.
+    """
+
+    def __init__(self, most_bytes: int) -> None:
+        self._room = most_bytes
+        self._lock = Lock()
+        self._turns: dict[_Range, Lock] = {}
+        self._found: dict[_Range, bytes] = {}
+
+    def get(self, key: _Range, read: Callable[[], bytes]) -> bytes:
+        """Return what is kept under (url, start, count), else read it."""
+        with self._lock:
+            turn = self._turns.setdefault(key, Lock())
+        with turn:
+            content = self._found.get(key)
+            if content is None:
+                content = read()
+                with self._lock:
+                    if len(content) <= self._room:
+                        self._room -= len(content)
+                        self._found[key] = content
+            return content
+
+
+class Tally:
+    """Bytes read so far, by all files of a reader; kept: those that it shares with other readers, if it does."""
+
+    def __init__(self, kept: KeptBytes | None = None) -> None:
         self.bytes_read = 0
+        self.kept = kept
 
 
 def local_stamp(status: os.stat_result) -> str:
@@ -98,6 +129,11 @@ class OpenFile(io.RawIOBase):
         if len(content) != count:  # there were that many when it was found
             raise self._changed()
         return content
+
+    def once(self, start: int, count: int) -> bytes:
+        """Return bytes as `range` does, from memory where another reader of the same has read them."""
+        kept = self._tally.kept
+        return self.range(start, count) if kept is None else kept.get((self.url, start, count), lambda: self.range(start, count))
 
     def check(self) -> None:
         """Raise SourceChangedError if the open file has been written to since it was found."""

@@ -18,7 +18,7 @@ from zephon_core.ratios.datasets.files import OpenFile, Tally
 from zephon_core.ratios.datasets.formats import Part, ShardPlace, Survey, open_file
 from zephon_core.ratios.datasets.model import LocatedRow
 from zephon_core.ratios.datasets.nested_columns import can_be_joined, join_columns
-from zephon_core.ratios.datasets.parquet_footer import BYTE_ARRAY, Footer, read_footer, whole_file
+from zephon_core.ratios.datasets.parquet_footer import BYTE_ARRAY, WHOLE_BYTES, Footer, read_footer, whole_file
 from zephon_core.ratios.datasets.parquet_pages import ColumnPages, Page, find_pages, range_file
 from zephon_core.ratios.datasets.thrift_compact import ThriftError
 from zephon_core.readers.arrow import arrow_errors
@@ -28,7 +28,6 @@ from zephon_core.readers.parquet import chosen_columns
 __all__ = ["ParquetReader", "open_shard", "probe"]
 
 _BUFFER_BYTES = 1 << 20
-_WHOLE_BYTES = 128 << 10
 _BATCH_BYTES = 64 << 20
 _BATCH_ROWS = 16 << 10
 # Row groups of fewer bytes are units as they are; in larger ones pages are put together up to the size of a unit.
@@ -152,9 +151,9 @@ class ParquetReader:
         self._far = not place.files[0].is_local
         with arrow_errors(place.url):
             size = self._source.size_bytes
-            small = size <= _WHOLE_BYTES  # in one go: the library reads 64 KiB for the footer alone
-            self._content = self._source.range(0, size) if small else b""
-            self._data = read_footer(self._read, size)
+            small = size <= WHOLE_BYTES  # in one go: the library reads 64 KiB for the footer alone
+            self._content = self._source.once(0, size) if small else b""
+            self._data = read_footer(self._read_once, size)
             self._file: Any = pq.ParquetFile(
                 pa.BufferReader(self._content) if small else self._source,
                 metadata=_metadata(self._source, self._data),
@@ -264,7 +263,9 @@ class ParquetReader:
         if _ambiguous([leaf.path for leaf in leaves]) or any(leaf.root >= len(names) for leaf in leaves):
             return None
         rows = int(self._starts[group + 1] - self._starts[group])
-        pages = {number: find_pages(self._read, chunks[number], leaves[number], rows, may_hop=not self._far) for number in wanted}
+        pages = {
+            number: find_pages(self._read_once, chunks[number], leaves[number], rows, may_hop=not self._far) for number in wanted
+        }
         lists = [leaves[number].root for number in wanted if leaves[number].max_repetition]
         kinds = self._file.schema_arrow.types
         rest = {leaves[number].root for number in wanted if pages[number] is None}
@@ -287,12 +288,15 @@ class ParquetReader:
     def _read(self, start: int, count: int) -> bytes:
         return self._content[start : start + count] if self._content else self._source.range(start, count)
 
+    def _read_once(self, start: int, count: int) -> bytes:
+        return self._read(start, count) if self._content else self._source.once(start, count)
+
     def _dictionary(self, start: int, count: int) -> bytes:
         """Read a dictionary page, and keep it: other pages of its column need it, too."""
         if start not in self._dictionaries:
             if len(self._dictionaries) >= _KEPT_DICTIONARIES:
                 self._dictionaries.clear()
-            self._dictionaries[start] = self._read(start, count)
+            self._dictionaries[start] = self._read_once(start, count)
         return self._dictionaries[start]
 
     def read_at(self, start: int, size: int, offset: int) -> LocatedRow:

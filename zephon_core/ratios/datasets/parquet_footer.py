@@ -23,12 +23,14 @@ __all__ = [
     "INT64",
     "INT96",
     "MAGIC",
+    "WHOLE_BYTES",
     "Chunk",
     "Footer",
     "Leaf",
     "NewChunk",
     "Read",
     "read_footer",
+    "tail_bytes",
     "whole_file",
 ]
 
@@ -36,11 +38,15 @@ Read = Callable[[int, int], bytes]
 """Reads bytes start:start+count of a file."""
 
 MAGIC = b"PAR1"
+WHOLE_BYTES = 128 << 10
+"""Files of up to so many bytes are read in one go, and once."""
 BOOLEAN, INT32, INT64, INT96, FLOAT, DOUBLE, BYTE_ARRAY, FIXED_LEN_BYTE_ARRAY = range(8)
 _REQUIRED, _OPTIONAL, _REPEATED = range(3)
 _DICTIONARY_ENCODINGS = (2, 8)
 _DATA_PAGES = (0, 3)
-_TAIL_BYTES = 64 << 10
+# What is read of a file's end, in the hope that the footer is in it: the more the larger the file.
+_TAIL_BYTES = (8 << 10, 64 << 10)
+_TAIL_SHARE = 16
 _LARGEST_BYTES = 32 << 20
 _DEEPEST_SCHEMA = 64
 
@@ -200,9 +206,14 @@ def _walk(elements: list[Struct], at: int, root: int, names: tuple[str, ...], le
     return at
 
 
+def tail_bytes(file_bytes: int) -> int:
+    """Return how much of a file's end is read for its footer."""
+    return min(file_bytes, max(_TAIL_BYTES[0], min(_TAIL_BYTES[1], file_bytes // _TAIL_SHARE)))
+
+
 def read_footer(read: Read, file_bytes: int) -> tuple[bytes, int] | None:
     """Read the bytes of a file's footer, and say where it begins; None where there is none that can be read, or too large a one."""
-    tail_start = max(0, file_bytes - _TAIL_BYTES)
+    tail_start = file_bytes - tail_bytes(file_bytes)
     tail = read(tail_start, file_bytes - tail_start)
     if len(tail) < 12 or tail[-4:] != MAGIC:
         return None
