@@ -31,6 +31,15 @@ def test_the_log_is_not_flooded(caplog):
     assert len(caplog.messages) == 1
 
 
+def test_the_log_does_not_repeat_itself(caplog):
+    progress = LoggingProgress(logging.getLogger("zephon_core.test"), interval_s=0)
+    with caplog.at_level(logging.INFO), progress.phase("check", total=None, unit="texts") as phase:
+        phase.advance(2)
+    with caplog.at_level(logging.INFO), progress.phase("nothing", total=None, unit="texts"):
+        pass
+    assert [record.message.split(",")[0] for record in caplog.records] == ["check: 2 texts", "nothing: 0 texts"]
+
+
 @pytest.mark.parametrize("progress", [NULL_PROGRESS, TerminalProgress()], ids=["null", "terminal"])
 def test_every_sink_takes_a_phase_and_a_note(progress, capsys):
     with progress.phase("scan", total=10, unit="texts") as phase:

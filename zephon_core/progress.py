@@ -68,12 +68,19 @@ class _LoggingPhase:
         self._interval_s = interval_s
         self._started = self._spoke = time.monotonic()
         self._done = 0.0
+        self._told: float | None = None
 
     def advance(self, amount: float) -> None:
         self._done += amount
         now = time.monotonic()
         if now - self._spoke >= self._interval_s:
             self._spoke = now
+            self.tell(now)
+
+    def tell(self, now: float) -> None:
+        """Log where it is, unless that has been said."""
+        if self._told != self._done:
+            self._told = self._done
             self._logger.info("%s", self.describe(now))
 
     def describe(self, now: float) -> str:
@@ -106,7 +113,7 @@ class LoggingProgress:
         """See `Progress.phase`."""
         phase = _LoggingPhase(self._logger, label, total, unit, self._interval_s)
         yield phase
-        self._logger.info("%s", phase.describe(time.monotonic()))
+        phase.tell(time.monotonic())
 
     def note(self, message: str) -> None:
         """See `Progress.note`."""

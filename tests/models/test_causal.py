@@ -89,6 +89,33 @@ def test_four_bits_are_the_four_bit_model(save_model: Callable[..., Path], ids: 
     assert np.abs(load(folder, quantization="4bit").score(ids)[:, 1:] - expected).max() < 1e-4
 
 
+@pytest.mark.parametrize(("sizes", "most"), [({"hidden_size": 48, "intermediate_size": 80}, 1e-4), ({}, 0.2)])
+def test_four_bits_of_layers_of_any_width(
+    save_model: Callable[..., Path], ids: np.ndarray, sizes: dict[str, int], most: float
+) -> None:
+    """bitsandbytes packs layers on a CPU by 32 rows and 64 columns; others run too, as what their four bits stand for."""
+    import torch
+    from bitsandbytes.functional import dequantize_4bit
+    from bitsandbytes.nn import Linear4bit
+    from transformers import AutoModelForCausalLM, BitsAndBytesConfig
+
+    folder = save_model("Qwen3ForCausalLM", **{**MODELS["Qwen3ForCausalLM"], **sizes})
+    quantised = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.float32)
+    model = AutoModelForCausalLM.from_pretrained(folder, quantization_config=quantised, device_map={"": "cpu"}).eval()
+    for parent in list(model.modules()):
+        for name, layer in list(parent.named_children()):
+            if isinstance(layer, Linear4bit):
+                plain = torch.nn.Linear(layer.in_features, layer.out_features, bias=layer.bias is not None)
+                plain.weight.data = dequantize_4bit(layer.weight.data, layer.weight.quant_state).float()
+                if layer.bias is not None:
+                    plain.bias.data = layer.bias.data
+                setattr(parent, name, plain)
+    with torch.no_grad():
+        logs = model(input_ids=torch.from_numpy(ids)).logits[:, :-1].float().log_softmax(-1)
+    expected = logs.gather(2, torch.from_numpy(ids)[:, 1:, None])[..., 0].numpy()
+    assert np.abs(load(folder, quantization="4bit").score(ids)[:, 1:] - expected).max() < most
+
+
 def test_a_text_of_one_token_has_no_score(save_model: Callable[..., Path]) -> None:
     folder = save_model("Qwen3ForCausalLM", **MODELS["Qwen3ForCausalLM"])
     assert np.isnan(load(folder).score(np.array([[3], [4]]))).all()

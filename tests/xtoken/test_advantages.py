@@ -119,6 +119,32 @@ def test_drops_are_counted_logged_and_leave_the_rest_as_it_is(caplog):
     assert dropped == [(name if name != "another" else "other", 0) for name, *_ in cases if name not in ("fits", "not needed")]
 
 
+def test_logprobs_too_large_to_count_with_drop_their_datum():
+    plan = make_plan([(1, 2, 1, 2)], 2)
+    names = ["fits", "huge", "twice", "own", "masked"]
+    datums = [make_datum(2, name, logprob=-1.7e308 if name == "own" else -0.5) for name in names]
+    plans = [plan.model_copy(update={"trial_name": name}) for name in names]
+    rows = [[None, value] for value in (-1.0, -1e308, -1.7e308, -1.0, -3.4e38)]
+    for settings in ({}, {"clip": 2.0}, {"center": True}):
+        attached, stats = attach_chunk_advantages(datums, plans, rows, **settings)
+        assert [datum.trial_name for datum in attached] == ["fits", "masked"]  # the least float32 is what some mask with
+        assert stats.mismatch_drops == 3
+        assert all(math.isfinite(value) for value in stats.model_dump().values())
+
+
+def test_what_is_logged_of_a_drop_is_one_line(caplog):
+    plan = make_plan([(1, 2, 1, 2)], 2)
+    names = ["a\nb\x1b[31m\u202e", "Zürich 今", "x" * 5000]
+    with caplog.at_level(logging.WARNING, logger="zephon_core"):
+        for name in names:
+            attach_chunk_advantages([make_datum(2, name)], [plan.model_copy(update={"trial_name": name})], [[None] * 3])
+    words = [record.getMessage() for record in caplog.records]
+    reason = "the teacher's row has 3 logprobs, expected 2, one a token"
+    assert words[0] == rf"dropped: trial a\nb\x1b[31m\u202e, fragment 0: {reason}"
+    assert words[1] == f"dropped: trial Zürich 今, fragment 0: {reason}"
+    assert words[2] == f"dropped: trial {'x' * 199}…, fragment 0: {reason}"
+
+
 def test_low_coverage_is_told(caplog):
     plan = make_plan([(1, 20, 1, 2)], 3)
     with caplog.at_level(logging.WARNING, logger="zephon_core"):

@@ -166,7 +166,7 @@ def test_show_draws_texts_rows_and_what_was_attached(
     code, result, _ = cli("show", *pair, "--texts", folder / "chats.jsonl", "--html", html)
     assert code == 0 and len(result["drawn"]) == 3
     code, _, errors = cli("show", *given, "--html", html)
-    assert code == 1 and "holds no valid chunk_" in errors and "Run the steps before" in errors
+    assert code == 1 and "holds no advantages of these datums with these settings. Run `zephon-flows xtoken attach`" in errors
     assert cli("attach", *given)[0] == 0
     code, result, _ = cli("show", *given, "--row", 19, "--row", 0, "--row", 5, "--html", html)
     assert code == 0 and result["drawn"] == ["trial 0, fragment 0", "trial 1, fragment 2", "trial 6, fragment 1"]
@@ -203,6 +203,12 @@ def test_not_one_datum_with_advantages_is_found_wanting(cli: Cli, folder: Path, 
         (["check", "--texts", "x"], 2, "--student or spec.student: is missing; --teacher or spec.teacher: is missing"),
         (["check", "{pair}", "--texts", "nowhere.jsonl"], 1, "nowhere.jsonl: does not exist"),
         (["show", "{pair}"], 2, "--datums or spec.datums: is missing"),
+        (["show", "{pair}", "--text", "a\udcffb"], 2, "--text: is no valid UTF-8 at character 2, expected text as UTF-8"),
+        (["show", "{pair}", "--text", "a", "--text", "\ud83d"], 2, "--text: is no valid UTF-8 at character 1"),
+        (["attach", "{given}", "--name", "a\udcffb"], 2, "--name or spec.name: input should be a valid string"),
+        (["show", "{pair}", "--text", "a", "--html", "{folder}"], 2, "student: is a folder, expected a file, for --html"),
+        (["show", "{given}", "--html", "{folder}"], 2, "student: is a folder, expected a file, for --html"),
+        (["check", "{pair}", "--texts", "{texts}", "--html", "{folder}"], 2, "student: is a folder, expected a file, for --html"),
         (["show", "{pair}", "--texts", "{texts}", "--row", "99"], 1, "has no row 99, expected a row that is there, counted from 0"),
     ],
 )
@@ -210,6 +216,7 @@ def test_what_is_wrong_is_one_line_and_an_exit_code(
     cli: Cli, folder: Path, pair: list[object], given: list[object], arguments: list[str], code: int, message: str
 ) -> None:
     known = {"{pair}": pair, "{given}": given, "{datums}": given[:2], "{texts}": [folder / "texts.jsonl"]}
+    known["{folder}"] = [folder / "student"]
     found, shown, errors = cli(*(part for argument in arguments for part in known.get(argument, [argument])))
     assert (found, shown) == (code, "")
     assert errors.splitlines()[-1].startswith("error: ") and message in errors

@@ -100,6 +100,30 @@ def test_arguments_that_are_written_one_by_one_are_not_left_out(tokenizer):
     assert Cause.LEFT_OUT not in found
 
 
+def test_what_is_said_in_another_order(tokenizer):
+    def reversed_turns(messages, options):
+        return "".join(f"<{message['role']}>\n{message['content']}\n" for message in reversed(messages))
+
+    turns = ["the weather?", "sunny and mostly dry", "and on Monday?", "rain before noon, then fog"]
+    chat = [{"role": ("user", "assistant")[number % 2], "content": text} for number, text in enumerate(turns)]
+    pairs = pairs_of(tokenizer, "qwen", "deepseek", chat, templates=(chatml, reversed_turns))
+    found = causes(pairs)
+    assert set(found) == {Cause.REORDERED}
+    assert found[Cause.REORDERED] == len(tokenizer("qwen").encode_batch([turns[1]]).ids)  # the shorter reply
+    assert set(causes(pairs_of(tokenizer, "qwen", "deepseek", chat[2:] + chat[:2], templates=(chatml, stripping)))) == set()
+
+
+def test_what_is_said_in_another_order_and_elsewhere_too(tokenizer):
+    """The user quotes part of a reply: that the diff finds it there makes the rest of the reply no less reordered."""
+
+    def reversed_turns(messages, options):
+        return "".join(f"<{message['role']}>\n{message['content']}\n" for message in reversed(messages))
+
+    quoted = "Return a readable and writable buffer of the object"
+    chat = [{"role": "user", "content": f"Which? {quoted}"}, {"role": "assistant", "content": f"It is getbuffer: {quoted}"}]
+    assert set(causes(pairs_of(tokenizer, "qwen", "deepseek", chat * 2, templates=(chatml, reversed_turns)))) <= {Cause.REORDERED}
+
+
 def test_a_token_over_the_edge(tokenizer):
     def closed(messages, options):
         return "".join(f"{message['role']}: {message['content']}!!" for message in messages)

@@ -10,7 +10,7 @@ import pytest
 from chats import chatml, gemma, stripping
 
 from zephon_core.xtoken import Conversation
-from zephon_core.xtoken.islands import composed, render_pieces
+from zephon_core.xtoken.islands import SaidPiece, composed, render_pieces, said_pieces
 
 
 def found(render: Any, *messages: dict[str, Any], **options: Any) -> dict[tuple[Any, ...], str]:
@@ -66,6 +66,24 @@ def test_what_json_escapes_is_found_as_it_is_written():
         return json.dumps([dict(message) for message in messages])
 
     assert found(ascii_only, {"role": "user", "content": "é"}) == {(0, "content", 0): r"\u00e9"}
+
+
+def test_what_is_said_is_measured_whatever_templates_write():
+    call = {"function": {"name": "find", "arguments": {"city": "Köln", "days": 3}}}
+    messages = [
+        {"role": "user", "content": "not this"},
+        {"role": "assistant", "content": " <think>hm</think> yes! ", "reasoning_content": "so", "tool_calls": [call]},
+        {"role": "assistant", "content": [{"type": "text", "text": "ok"}, {"type": "image"}]},
+        {"role": "assistant", "content": None},
+    ]
+    assert said_pieces(Conversation(messages, {})) == {
+        (1, "content", 2): SaidPiece(2, True),
+        (1, "content", 4): SaidPiece(4, False),
+        (1, "reasoning_content"): SaidPiece(2, True),
+        (1, "call", 0, "name"): SaidPiece(4, False),
+        (1, "call", 0, "arguments", "city"): SaidPiece(5, False),
+        (2, "content", 0): SaidPiece(2, False),
+    }
 
 
 def test_parts_of_content():

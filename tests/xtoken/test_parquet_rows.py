@@ -51,13 +51,65 @@ def test_files_must_be_parquet_alike_and_hold_something(write: Callable[..., str
         InputError, match=r"b\.parquet: has columns n \(double\), expected n \(int64\), extra \(string\), as .*a\.parq"
     ):
         opened(a, write("b.parquet", n=[1.0]))
-    with pytest.raises(InputError, match="has columns in another order"):
+    with pytest.raises(InputError, match=r"has columns in another order, extra, n, expected n, extra, as .*a\.parquet has"):
         opened(a, write("b.parquet", extra=["x"], n=[1]))
-    with pytest.raises(InputError, match="hold no rows, expected at least one"):
-        opened(write("c.parquet", n=pa.array([], pa.int64())))
+    with pytest.raises(InputError, match=r"b\.parquet: has more columns: more \(bool\), expected n, extra alone, as .*a\.parquet"):
+        opened(a, write("b.parquet", n=[1], extra=["x"], more=[True]))
+    with pytest.raises(InputError, match=r"b\.parquet: has no columns extra \(string\), expected n, extra, as .*a\.parquet"):
+        opened(a, write("b.parquet", n=[1]))
+    empty = write("c.parquet", n=pa.array([], pa.int64()))
+    with pytest.raises(InputError, match=r"c\.parquet: holds no rows, expected at least one"):
+        opened(empty)
+    with pytest.raises(InputError, match=r"c\.parquet, .*c\.parquet: hold no rows, expected at least one"):
+        opened(empty, empty)
     (tmp_path / "cut.parquet").write_bytes(Path(a).read_bytes()[:-6])
     with pytest.raises(InputError, match=r"cut\.parquet: can't be decoded"):
         opened(str(tmp_path / "cut.parquet"))
+
+
+def test_a_name_that_two_columns_share_is_refused(tmp_path: Path) -> None:
+    pq.write_table(pa.table([pa.array([1]), pa.array([2]), pa.array([3])], names=["n", "m", "n"]), tmp_path / "a.parquet")
+    with pytest.raises(InputError, match=r"a\.parquet: has 2 columns named n, expected one of each name\. Rename them"):
+        opened(str(tmp_path / "a.parquet"))
+
+
+def test_rows_of_all_files_have_their_place(write: Callable[..., str]) -> None:
+    none = pa.array([], pa.int64())
+    first, empty, last = write("a.parquet", n=[1, 2]), write("b.parquet", n=none), write("c.parquet", n=[3])
+    rows = opened(empty, first, empty, last, empty)
+    assert [rows.place(row) for row in range(3)] == [f"{first}:1", f"{first}:2", f"{last}:1"]
+
+
+def test_a_column_in_the_way_is_refused_unless_it_is_empty(write: Callable[..., str]) -> None:
+    rows = opened(write("a.parquet", n=[1, 2], late=pa.array([None] * 5 + [[]], pa.list_(pa.int8()))[4:], never=[None, None]))
+    rows.check_free("never")
+    rows.check_free("other")
+    for name in ("n", "late"):
+        with pytest.raises(
+            InputError, match=rf"a\.parquet: has a column {name}, which would be overwritten\. Rename it or drop it"
+        ):
+            rows.check_free(name)
+
+
+def test_lists_of_a_fixed_size_are_lists(write: Callable[..., str]) -> None:
+    column = pa.array([[1, 2], [3, 4], [5, 6], [7, 8]], pa.list_(pa.int32(), 2))
+    parts = list(opened(write("a.parquet", ids=column)).parts())
+    assert np.concatenate([part.ids("ids")[1] for part in parts]).tolist() == list(range(1, 9))
+    offsets, values = logprob_rows(pa.table({"l": pa.array([[-1.0, None], None, [-2.0, -3.0]], pa.list_(pa.float64(), 2))}), "l")
+    np.testing.assert_array_equal(offsets, [0, 2, 2, 4])
+    np.testing.assert_array_equal(values, [-1.0, np.nan, -2.0, -3.0])
+    kept = parts[0].with_column(
+        "n", pa.array([1]), pa.schema([("ids", column.type), ("n", pa.int64())]), np.arange(parts[0].table.num_rows) == 1
+    )
+    assert kept.to_pylist() == [{"ids": [3, 4], "n": 1}]
+
+
+def test_ids_past_int64_are_named_as_they_are(write: Callable[..., str]) -> None:
+    (part,) = opened(write("a.parquet", ids=pa.array([[1], [2, 2**64 - 1]], pa.list_(pa.uint64())))).parts()
+    with pytest.raises(
+        BadRowError, match=r"a\.parquet:2: has 18446744073709551615 in ids at position 1, expected numbers below 2\^63"
+    ):
+        part.ids("ids")
 
 
 def test_a_file_that_changes_is_noticed(write: Callable[..., str]) -> None:

@@ -20,7 +20,7 @@ import pytest
 from small_pair import BARE, CHATML, LINES, datum_rows, write_model, write_rows, write_side
 
 from zephon_core.blocks import BlockState
-from zephon_core.errors import BadRowError, InputError, ModelError, SpecError
+from zephon_core.errors import BadRowError, InputError, SpecError
 from zephon_core.store import ArtifactStore
 from zephon_core.xtoken import score_sequences
 from zephon_core.xtoken.sequence_steps import MANIFEST_NAME, SequencesResult, identify, score_sequence_files, sequences_recipes
@@ -185,8 +185,13 @@ def test_logprobs_that_are_none_are_null(sequences: Path, teacher: Path, tmp_pat
         ("tokens", ["abc"], InputError, r"bad\.parquet: column tokens is string, expected lists of whole numbers"),
         ("tokens", [[1], None], BadRowError, r"bad\.parquet:2: has no tokens, expected a list of numbers"),
         ("tokens", [[1], [2, -3]], BadRowError, r"bad\.parquet:2: holds token id -3, expected ids from 0 on"),
-        ("tokens", [[], []], InputError, "holds no sequences, expected at least one"),
-        ("tokens", [[1, VOCABULARY]], ModelError, f"holds token id {VOCABULARY}, expected ids below the model's {VOCABULARY}"),
+        ("tokens", [[], []], InputError, r"bad\.parquet: holds no token that the teacher could score, expected one row"),
+        (
+            "tokens",
+            [[1, 2], [], [0], [1, VOCABULARY]],
+            BadRowError,
+            rf"bad\.parquet:4: has {VOCABULARY} in tokens at position 1, which .*teacher\d* has not, expected ids below",
+        ),
     ],
 )
 @pytest.mark.usefixtures("scores_here")
@@ -197,6 +202,12 @@ def test_what_are_no_sequences_is_refused(
     with pytest.raises(error, match=message) as caught:
         scored(spec_of(path, teacher), tmp_path)
     assert "\n" not in str(caught.value)
+
+
+def test_a_column_of_logprobs_is_not_overwritten(teacher: Path, tmp_path: Path) -> None:
+    path = write_rows(tmp_path / "has.parquet", [{"tokens": [1], "teacher_logprobs": [-1.0]}])
+    with pytest.raises(InputError, match=r"has\.parquet: has a column teacher_logprobs, which would be overwritten\. Rename it"):
+        scored(spec_of(path, teacher), tmp_path)
 
 
 def test_two_columns_of_ids_are_one_too_many(teacher: Path, tmp_path: Path) -> None:

@@ -171,10 +171,191 @@ def test_drops_are_listed_with_their_reason(build: Build, pair: Path, tmp_path: 
         "trial_name": "trial 0",
         "fragment_index": 1,
         "reason": "row_length",
-        "detail": f"the teacher's row has {tokens + 1} logprobs, and the teacher reads {tokens} tokens",
+        "detail": f"the teacher's row has {tokens + 1} logprobs, expected {tokens}, one a token",
     }
     assert result.drops == {"empty_coverage": len(empty), "no_logprob": 1, "row_length": 2}
     assert result.stats["mismatch_drops"] == 3 and result.stats["empty_coverage_drops"] == len(empty)
+
+
+def told(pair: Path, folder: Path, side: str, change: Callable[[list[dict[str, Any]]], None], **types: pa.DataType) -> str:
+    """Write logprobs that say whose they are, changed somehow."""
+    rows, given = rows_of(pair / f"{side}.parquet"), rows_of(pair / f"{side}.logprobs.parquet")
+    teacher = load_tokenizer(pair / "teacher")
+    template = load_chat_template(str(pair / "teacher"), None).render
+    named = [
+        {
+            **{name: row[name] for name in ("trial_name", "fragment_index")},
+            "teacher_tokens": row["teacher_tokens"] if side == "tokens" else encoded(teacher, template(row["messages"], {})),
+            **logprobs,
+        }
+        for row, logprobs in zip(rows, given, strict=True)
+    ]
+    change(named)
+    return str(write_rows(folder / "told.parquet", named, row_group=6, **types))
+
+
+@pytest.mark.parametrize("side", ["tokens", "messages"])
+def test_logprobs_that_say_whose_they_are_are_taken_for_these(build: Build, pair: Path, tmp_path: Path, side: str) -> None:
+    plain = files_of(build(side).output)
+    for types in ({}, {"fragment_index": pa.uint8(), "teacher_tokens": pa.list_(pa.uint16())}):
+        assert files_of(build(side, teacher_logprobs=told(pair, tmp_path, side, lambda rows: None, **types)).output) == plain
+
+
+def swapped(rows: list[dict[str, Any]]) -> None:
+    rows[3], rows[4] = rows[4], rows[3]
+
+
+@pytest.mark.parametrize("side", ["tokens", "messages"])
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            lambda rows: rows.__setitem__(slice(None), rows[::-1]),
+            rf"told\.parquet:1: has trial_name 'trial {(COUNT - 1) // 3}', expected 'trial 0', that of .*:1\. Name the file",
+        ),
+        (swapped, r"told\.parquet:4: has fragment_index 1, expected 0, that of .*\.parquet:4\."),
+        (lambda rows: rows[9].update(trial_name=None), r"told\.parquet:10: has trial_name null, expected 'trial 3', that of"),
+        (
+            lambda rows: rows[9]["teacher_tokens"].__setitem__(1, 0),
+            r"told\.parquet:10: has 0 in teacher_tokens at position 1, expected \d+, which the teacher reads for .*\.parquet:10\.",
+        ),
+        (
+            lambda rows: rows[9]["teacher_tokens"].__setitem__(1, None),
+            r"told\.parquet:10: has null in teacher_tokens at position 1, expected \d+, which the teacher reads for",
+        ),
+        (
+            lambda rows: rows[20].update(teacher_tokens=[1, 2]),
+            r"told\.parquet:21: has 2 teacher_tokens, expected \d+, which the teacher reads for .*\.parquet:21\.",
+        ),
+    ],
+)
+def test_logprobs_of_other_datums_are_refused(
+    build: Build, pair: Path, tmp_path: Path, side: str, change: Callable[[list[dict[str, Any]]], None], message: str
+) -> None:
+    with pytest.raises(BadRowError, match=message) as caught:
+        build(side, teacher_logprobs=told(pair, tmp_path, side, change))
+    assert "\n" not in str(caught.value)
+
+
+def test_columns_that_say_whose_logprobs_are_must_be_of_their_type(build: Build, pair: Path, tmp_path: Path) -> None:
+    def numbered(rows: list[dict[str, Any]]) -> None:
+        for number, row in enumerate(rows):
+            row["trial_name"] = number
+
+    with pytest.raises(InputError, match=r"told\.parquet: column trial_name is int64, expected text"):
+        build(teacher_logprobs=told(pair, tmp_path, "tokens", numbered))
+
+
+def test_logprobs_above_0_are_refused_where_they_are_needed(build: Build, pair: Path, tmp_path: Path) -> None:
+    rows = rows_of(pair / "tokens.parquet")
+    rows[2]["loss_mask"][-1] = 1.0
+    for value, place in ((1e-4, -1), (5.0, 0)):  # rounding, and padding
+        rows[2]["sampled_logprobs"][place] = value
+        assert rows[2]["loss_mask"][0] == 0.0
+        build(datums=str(write_rows(tmp_path / "some.parquet", rows)))
+    last = len(rows[2]["loss_mask"]) - 1
+    rows[2]["sampled_logprobs"][last] = 5.0
+    message = rf"some\.parquet:3: has a sampled_logprobs of 5\.0 at position {last}, expected at most 0\. Turn the sign of negative"
+    with pytest.raises(BadRowError, match=message):
+        build(datums=str(write_rows(tmp_path / "some.parquet", rows)))
+
+    given = rows_of(pair / "tokens.logprobs.parquet")
+    given[2]["teacher_logprobs"][0] = 7.0  # nothing precedes it: no chunk needs it
+    given[4]["teacher_logprobs"].append(8.0)  # dropped for its length
+    result = build(teacher_logprobs=str(write_rows(tmp_path / "given.parquet", given)))
+    assert result.drops["row_length"] == 1
+    last = len(given[9]["teacher_logprobs"]) - 1
+    given[9]["teacher_logprobs"][last] = 5.0
+    message = (
+        rf"given\.parquet:10: has a teacher_logprobs of 5\.0 at position {last}, expected at most 0\. Turn the sign of negative"
+    )
+    with pytest.raises(BadRowError, match=message):
+        build(teacher_logprobs=str(write_rows(tmp_path / "given.parquet", given)))
+    given[9]["teacher_logprobs"][last] = float("inf")
+    result = build(teacher_logprobs=str(write_rows(tmp_path / "given.parquet", given)))
+    assert result.drops["no_logprob"] == 1
+
+
+def test_logprobs_too_large_to_count_with_drop_their_datums(build: Build, pair: Path, tmp_path: Path) -> None:
+    given = rows_of(pair / "tokens.logprobs.parquet")
+    for row, value in ((1, -1e308), (2, -1.7e308), (9, -3.4e38)):
+        given[row]["teacher_logprobs"][1:] = [value] * (len(given[row]["teacher_logprobs"]) - 1)
+    result = build(teacher_logprobs=str(write_rows(tmp_path / "given.parquet", given)))
+    assert [row["row"] for row in rows_of(f"{result.output}/drops.parquet") if row["reason"] == "no_logprob"] == [1, 2]
+    assert all(np.isfinite(value) for value in result.stats.values())
+
+
+def test_a_column_of_advantages_is_not_overwritten(build: Build, pair: Path, tmp_path: Path) -> None:
+    table = pq.read_table(pair / "tokens.parquet")
+    pq.write_table(table.append_column("advantages", pa.array([0.5] * COUNT)), tmp_path / "has.parquet")
+    with pytest.raises(
+        InputError, match=r"has\.parquet: has a column advantages, which would be overwritten\. Rename it or drop it"
+    ):
+        build(datums=str(tmp_path / "has.parquet"))
+
+
+def test_drops_are_logged_up_to_a_number(build: Build, pair: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    given = [{"teacher_logprobs": [0.0]} for _ in range(COUNT)]
+    rows = [{**row, "trial_name": "a\x1b[31m"} for row in rows_of(pair / "tokens.parquet")]
+    result = build(
+        datums=str(write_rows(tmp_path / "named.parquet", rows)),
+        teacher_logprobs=str(write_rows(tmp_path / "given.parquet", given)),
+    )
+    words = [record.getMessage() for record in caplog.records if record.name.endswith("advantages")]
+    assert result.stats["datums"] == 0 and len(words) == 21
+    count = len(rows[0]["teacher_tokens"])
+    assert words[0] == rf"dropped: trial a\x1b[31m, fragment 0: the teacher's row has 1 logprobs, expected {count}, one a token"
+    assert words[20] == f"dropped: {COUNT - 20} more, {COUNT} in all, which drops.parquet lists"
+
+
+def test_a_model_of_another_vocabulary_is_refused_before_it_scores(build: Build, pair: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    size = write_side(other, 345, BARE, *LINES[::-1]).vocab_size
+    write_model(other, size)
+    score = {"model": str(other)}
+    message = (
+        r"score\.model: is .*other, whose tokenizer has another vocabulary than .*teacher: token \d+ is b'.*', expected b'.*Name"
+    )
+    with pytest.raises(SpecError, match=message):
+        build(score=score)
+    (other / "tokenizer.json").unlink()  # nothing says what it reads
+    build(score=score)
+    definition = json.loads((pair / "teacher" / "tokenizer.json").read_bytes())
+    definition["added_tokens"][0]["content"] = "<|im_begin|>"
+    definition["model"]["vocab"] = dict(reversed(definition["model"]["vocab"].items()))
+    definition["normalizer"] = {"type": "NFC"}
+    (other / "tokenizer.json").write_text(json.dumps(definition))
+    build(score=score)  # another file, the same vocabulary
+    write_model(other, 300)
+    message = (
+        r"score\.model: is .*other, which knows 300 ids, and the teacher's tokenizer gives 3\d\d, expected a model of the teacher's"
+    )
+    with pytest.raises(SpecError, match=message):
+        build(score=score)
+
+
+def test_where_the_teacher_reads_nothing_at_all_the_file_is_named(build: Build, pair: Path, tmp_path: Path) -> None:
+    rows = [{**row, "teacher_tokens": []} for row in rows_of(pair / "tokens.parquet")]
+    with pytest.raises(
+        InputError, match=r"silent\.parquet: holds no token that the teacher could score, expected one row with tokens"
+    ):
+        build(datums=str(write_rows(tmp_path / "silent.parquet", rows)), score={"model": str(pair / "teacher")})
+
+
+def test_lists_of_a_fixed_size_give_the_same_advantages(build: Build, pair: Path, tmp_path: Path) -> None:
+    rows = rows_of(pair / "tokens.parquet")
+    size = max(len(row["loss_mask"]) for row in rows)
+    for row in rows:
+        more = size - len(row["loss_mask"])
+        for name, padding in (("model_input_tokens", 0), ("loss_mask", 0.0), ("sampled_logprobs", 0.0)):
+            row[name] += [padding] * more
+    kinds = {"model_input_tokens": pa.int32(), "loss_mask": pa.float32(), "sampled_logprobs": pa.float64()}
+    fixed = {name: pa.list_(kind, size) for name, kind in kinds.items()}
+    plain = build(datums=str(write_rows(tmp_path / "plain.parquet", rows)))
+    made = build(datums=str(write_rows(tmp_path / "fixed.parquet", rows, **fixed)))
+    plain_table, made_table = (pq.read_table(f"{each.output}/advantages.parquet") for each in (plain, made))
+    assert made_table.column("advantages").equals(plain_table.column("advantages")) and made.stats == plain.stats
+    assert made_table.schema.field("loss_mask").type == fixed["loss_mask"]
 
 
 def test_a_teacher_that_reads_nothing_gets_no_row_and_shifts_no_other(build: Build, pair: Path, tmp_path: Path) -> None:

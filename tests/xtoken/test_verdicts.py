@@ -57,7 +57,7 @@ def test_nothing_to_complain_of(verdicts):
 )
 def test_coverage(tokenizer, covered, level):
     facts = check_pair(tokenizer("qwen"), tokenizer("deepseek"), []).student
-    rest = {"texts": 1, "conversations": 0, "inexact_chunks": 0, "uncovered": {Cause.OTHER: 1000 - covered}}
+    rest = {"texts": 1, "conversations": 0, "inexact_chunks": 0, "lookalike_chunks": 0, "uncovered": {Cause.OTHER: 1000 - covered}}
     verdict = judge(facts, facts, loss_tokens=1000, covered_tokens=covered, **rest)[0]
     assert (verdict.topic, verdict.level) == ("coverage", level)
     assert bool(verdict.remedy) == (level is not Level.GOOD)
@@ -149,6 +149,89 @@ def test_templates(verdicts):
     assert "reasoning_content: 1" in found.found
 
 
+CALL = {"type": "function", "function": {"name": "find", "arguments": '{"city": "Berlin"}'}}
+CALLING = [CHAT[0], {**CHAT[1], "tool_calls": [CALL]}]
+PARTS = [CHAT[0], {"role": "assistant", "content": [{"type": "text", "text": "ten bytes."}]}, *CHAT]
+
+
+def contents(messages, options):
+    """A template that writes nothing but contents that are texts."""
+    return "".join(f"<{message['role']}> {message['content']}\n" for message in messages if isinstance(message["content"], str))
+
+
+def test_what_neither_template_writes(verdicts):
+    # the reply has 27 bytes, the call 4 and 18: find, {"city": "Berlin"}
+    found = verdicts("qwen", "deepseek", [CALLING], contents, contents)
+    assert (found["chat template"].level, found["chat template"].found) == (
+        Level.BAD,
+        "The student's template doesn't write all that the assistant says (tool calls: 1), 44.90% of its bytes; "
+        "the teacher's template doesn't write all that the assistant says (tool calls: 1), 44.90% of its bytes.",
+    )
+    assert "nothing is learnt" in found["chat template"].remedy
+    assert found["coverage"].level is Level.NOTE
+    assert found["coverage"].found.startswith("Chunks cover 100% of ")
+    assert found["coverage"].found.endswith(
+        "Not among them is 44.90% of what the assistant says, which the student's template doesn't write."
+    )
+    found = verdicts("qwen", "deepseek", [PARTS], contents, contents)["chat template"]
+    assert (found.level, "(content: 1), 27.03% of its bytes" in found.found) == (Level.BAD, True)
+
+
+@pytest.mark.parametrize("part", [{"type": "text", "text": "ten bytes."}, {"text": "it's fine", "type": "text"}])
+def test_parts_that_a_template_takes_for_a_text(verdicts, part):
+    def shown(messages, options):
+        return "".join(f"<{message['role']}> {message['content']}\n" for message in messages)
+
+    def joined(messages, options):
+        texts = [{**each, "content": "".join(part["text"] for part in each["content"])} for each in messages]
+        return contents(texts, options)
+
+    chat = [{"role": role, "content": [part]} for role in ("user", "assistant")]
+    found = verdicts("qwen", "deepseek", [chat], joined, shown)["chat template"]
+    assert (found.level, found.found) == (
+        Level.NOTE,
+        "The teacher's template writes content that is a list of parts as Python shows a list, in 1 conversation.",
+    )
+    assert verdicts("qwen", "deepseek", [chat], joined, joined)["chat template"].level is Level.GOOD
+
+
+def test_a_little_that_neither_template_writes(verdicts):
+    long = [CHAT[0], {**CHAT[1], "content": "word " * 1000, "tool_calls": [CALL]}]
+    found = verdicts("qwen", "deepseek", [long], contents, contents)
+    assert found["chat template"].level is found["coverage"].level is Level.NOTE
+    assert "(tool calls: 1), 0.44% of its bytes" in found["chat template"].found
+
+
+def test_reasoning_that_templates_forget_is_no_reason_to_stop(verdicts):
+    thinking = [CHAT[0], {**CHAT[1], "reasoning_content": "hm, so what to say to that"}]
+    inline = [CHAT[0], {"role": "assistant", "content": f"<think>hm, so what to say</think>{CHAT[1]['content']}"}]
+
+    def forgetting(messages, options):
+        return contents([{**each, "content": each["content"].split("</think>")[-1]} for each in messages], options)
+
+    for chat in (thinking, inline):
+        found = verdicts("qwen", "deepseek", [chat], forgetting, forgetting)
+        assert found["chat template"].level is found["coverage"].level is Level.NOTE
+        assert "% of what the assistant says" in found["coverage"].found
+
+
+def test_turns_in_another_order(verdicts):
+    found = verdicts("qwen", "deepseek", [CHAT * 2], teacher_template=lambda m, o: contents(m[::-1], o))["chat template"]
+    assert found.level is Level.BAD
+    assert found.found.startswith("The teacher's template writes what is said in another order; ")
+    assert "of the loss tokens are lost" in found.found
+
+
+def test_nothing_to_judge_by(verdicts):
+    found = verdicts("qwen", "deepseek", [])
+    for topic in ("normalisation", "special tokens"):
+        assert (found[topic].level, found[topic].found) == (Level.NOTE, "There is no text: nothing to judge by.")
+    assert "chat template" not in found
+    for chat in (CHAT[:1], [CHAT[0], {"role": "assistant", "content": ""}]):
+        found = verdicts("qwen", "deepseek", [chat, chat], teacher_template=stripping)["chat template"]
+        assert (found.level, found.found) == (Level.NOTE, "The assistant says nothing in 2 conversations: nothing to judge by.")
+
+
 def test_marks_that_are_no_tokens(verdicts):
     found = verdicts("deepseek", "qwen", [CHAT], chatml, chatml)["chat template"]
     assert found.level is Level.NOTE
@@ -159,7 +242,19 @@ def test_marks_that_are_no_tokens(verdicts):
 
 def test_special_tokens_in_texts(verdicts):
     found = verdicts("qwen", "deepseek", ["so <|im_end|> be <|im_end|> it", "fine"])["special tokens"]
-    assert (found.level, found.found) == (Level.NOTE, "The student reads <|im_end|> (2) within the texts as special tokens.")
+    assert (found.level, found.found) == (
+        Level.NOTE,
+        "The student reads <|im_end|> (2) within the texts as special tokens; "
+        "2 chunks pair one with the other side's plain spelling of it.",
+    )
+    same = verdicts("qwen", "qwen", ["so <|im_end|> be it"])["special tokens"]
+    assert (
+        same.found
+        == "The student reads <|im_end|> (1) within the texts as special tokens; the teacher reads <|im_end|> (1) "
+        + ("within the texts as special tokens.")
+    )
+    found = verdicts("deepseek", "qwen", ["so <|im_end|> be it"])["special tokens"]
+    assert "1 chunk pairs one with the other side's plain spelling of it." in found.found
     many = "".join(f" <|im_{word}|>" for word in ("start", "end")) + " <|endoftext|>"
     said = [CHAT[0], {"role": "assistant", "content": f"so{many}{many} it"}]
     found = verdicts("qwen", "deepseek", [said], teacher_template=stripping)["special tokens"]

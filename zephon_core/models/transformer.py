@@ -28,6 +28,8 @@ __all__ = ["TransformerEncoder", "load_transformer"]
 _UNUSED_PARTS = ("pooler", "lm_head", "cls.", "predictions", "classifier", "score.")
 """Parts of a model that its last hidden states don't depend on."""
 _MOST_NAMED = 3
+_PACKED_ROWS = 32
+"""Rows that a layer of four bits has to be a multiple of, so that bitsandbytes can pack it on a CPU."""
 _LONGEST_REASON = 400
 _SPEAKING_ERRORS = (ValueError, OSError, RuntimeError, ImportError)
 _LOADING_ERRORS = (*_SPEAKING_ERRORS, LookupError, TypeError, AttributeError, ArithmeticError)
@@ -182,6 +184,8 @@ def load_transformer(folder: ModelFolder, spec: ModelSpec, device: torch.device,
             ) from error
     _check_weights(folder, info)
     model.config.use_cache = False
+    if spec.quantization is Quantization.NF4 and device.type == "cpu":
+        _keep_narrow_unpacked(model)
     if spec.quantization is Quantization.NONE:
         model.to(device)
     return model.eval().requires_grad_(False)
@@ -263,6 +267,18 @@ def _quantization(spec: ModelSpec, dtype: torch.dtype) -> Any:
     return BitsAndBytesConfig(  # type: ignore[no-untyped-call]
         load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=dtype
     )
+
+
+def _keep_narrow_unpacked(model: torch.nn.Module) -> None:
+    """Have bitsandbytes run layers unpacked that its packed form on a CPU doesn't fit; it would fail with them."""
+    from bitsandbytes.nn.modules import Linear4bit
+
+    for layer in model.modules():
+        if isinstance(layer, Linear4bit):
+            state: Any = layer.weight.quant_state  # type: ignore[attr-defined]
+            rows, columns = state.shape
+            if rows % _PACKED_ROWS or columns % state.blocksize:
+                layer.support_avx512bf16_for_cpu = False
 
 
 @contextmanager

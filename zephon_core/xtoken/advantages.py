@@ -19,7 +19,7 @@ import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, computed_field
 
 from zephon_core.errors import SpecError
-from zephon_core.xtoken.datums import DatumColumns, TrainDatum, pieces, ragged_floats, with_advantages
+from zephon_core.xtoken.datums import DatumColumns, TrainDatum, pieces, ragged_floats, shown_name, with_advantages
 from zephon_core.xtoken.plans import ChunkPlan, PlanColumns
 
 __all__ = [
@@ -31,9 +31,11 @@ __all__ = [
     "Weighed",
     "attach_chunk_advantages",
     "attach_columns",
+    "drop_words",
 ]
 
 ENOUGH_COVERAGE = 0.95
+MOST_LOGGED_DROPS = 20
 
 _log = logging.getLogger(__name__)
 
@@ -80,8 +82,15 @@ DROP_REASONS = {
     Drop.PAST_THE_END: "its plan has a chunk past its end",
     Drop.ON_CONTEXT: "its plan has a chunk on a context position, where logprobs are padding",
     Drop.EMPTY_COVERAGE: "no chunk covers any of its loss tokens",
-    Drop.NO_LOGPROB: "a chunk needs a logprob that is missing, NaN or infinite",
+    Drop.NO_LOGPROB: "a chunk needs a logprob that is missing, NaN, infinite or too large to count with",
 }
+
+
+def drop_words(drop: Drop, found: int, wanted: int) -> str:
+    """Say why a datum was dropped. found, wanted: how many logprobs the teacher's row has, and how many tokens its plan's."""
+    if drop is Drop.ROW_LENGTH:
+        return f"the teacher's row has {found:,} logprobs, expected {wanted:,}, one a token"
+    return DROP_REASONS[drop]
 
 
 @dataclass(frozen=True)
@@ -150,10 +159,14 @@ def attach_columns(
 
 @dataclass(frozen=True)
 class Weighed:
-    """drops: uint8 [datums], see `Drop`. gaps: float64 [chunks], of no meaning for dropped datums."""
+    """drops: uint8 [datums], see `Drop`. gaps: float64 [chunks], of no meaning for dropped datums.
+
+    row_lengths: int64 [datums], of the teacher's logprobs.
+    """
 
     drops: npt.NDArray[np.uint8]
     gaps: npt.NDArray[np.float64]
+    row_lengths: npt.NDArray[np.int64]
 
 
 class Attaching:
@@ -161,15 +174,18 @@ class Attaching:
 
     Twice over all parts, in order: first each is weighed and tallied, then each (weighed anew, unless that was kept) is given its
     advantages. Centring needs the mean of all chunks' totals before the first datum is given anything.
+    drops_in: where the drops are listed; then only the first are logged one by one, the rest as a number.
     Raises SpecError for a clip that is no positive number.
     """
 
-    def __init__(self, *, clip: float | None = None, center: bool = False) -> None:
+    def __init__(self, *, clip: float | None = None, center: bool = False, drops_in: str = "") -> None:
         if clip is not None and not (math.isfinite(clip) and clip > 0):
             raise SpecError("clip", f"is {clip}", wanted="a positive number, or None for no bound")
         self._clip = math.inf if clip is None else float(clip)
         self._center = center
         self._drops: Counter[int] = Counter()
+        self._drops_in = drops_in
+        self._logged = 0
         self._counts = np.zeros(4, dtype=np.int64)
         self._sums = np.zeros(2)
         self._squares = np.zeros(1)
@@ -186,13 +202,13 @@ class Attaching:
         drops = _misfits(datums, plans, row_offsets)
         gaps = np.zeros(len(plans.ranges))
         chunk_gaps(plans.offsets, plans.ranges, datums.offsets, datums.loss, datums.logprobs, row_offsets, rows, drops, gaps)
-        return Weighed(drops, gaps)
+        return Weighed(drops, gaps, np.diff(row_offsets))
 
     def tally(self, datums: DatumColumns, plans: PlanColumns, weighed: Weighed) -> None:
         """Count a part in, and log its drops."""
         from zephon_core.xtoken.kernels import tally
 
-        _log_drops(datums, weighed.drops)
+        self._log_drops(datums, plans, weighed)
         self._drops.update(weighed.drops.tolist())
         tally(
             *(plans.offsets, plans.ranges, datums.offsets, datums.loss, weighed.drops, weighed.gaps),
@@ -224,6 +240,9 @@ class Attaching:
         """Say what came of it, once all parts are given theirs. Warns where chunks cover less than they should."""
         chunks, clipped, scored, losses = self._counts.tolist()
         kept, empty = self._drops[Drop.NONE], self._drops[Drop.EMPTY_COVERAGE]
+        dropped = self._drops.total() - kept
+        if dropped > self._logged:
+            _log.warning("dropped: %d more, %d in all, which %s lists", dropped - self._logged, dropped, self._drops_in)
         stats = ChunkAdvantageStats(
             datums=kept,
             mismatch_drops=self._drops.total() - kept - empty,
@@ -245,6 +264,14 @@ class Attaching:
             )
         return stats
 
+    def _log_drops(self, datums: DatumColumns, plans: PlanColumns, weighed: Weighed) -> None:
+        most = MOST_LOGGED_DROPS - self._logged if self._drops_in else len(datums)
+        for row in np.flatnonzero(weighed.drops)[:most].tolist():
+            drop, name = Drop(int(weighed.drops[row])), shown_name(datums.trial_name[row])
+            reason = drop_words(drop, int(weighed.row_lengths[row]), int(plans.teacher_token_count[row]))
+            _log.warning("dropped: trial %s, fragment %d: %s", name, datums.fragment_index[row], reason)
+            self._logged += 1
+
     @property
     def _mean_total(self) -> float:
         chunks = int(self._counts[0])
@@ -264,9 +291,3 @@ def _misfits(datums: DatumColumns, plans: PlanColumns, row_offsets: npt.NDArray[
     drops[~names | (datums.fragment_index != plans.fragment_index)] = Drop.OTHER_DATUM
     drops[np.diff(row_offsets) != plans.teacher_token_count] = Drop.ROW_LENGTH
     return drops
-
-
-def _log_drops(datums: DatumColumns, drops: npt.NDArray[np.uint8]) -> None:
-    for row in np.flatnonzero(drops).tolist():
-        reason = DROP_REASONS[Drop(int(drops[row]))]
-        _log.warning("dropped: trial %s, fragment %d: %s", datums.trial_name[row], datums.fragment_index[row], reason)

@@ -19,7 +19,7 @@ from zephon_core.progress import NULL_PROGRESS, Progress
 from zephon_core.tokenizers import Tokenizer
 from zephon_core.xtoken.figures import LONGEST_LISTED, SHRINK_TOKENS, length_histogram
 from zephon_core.xtoken.gaps import Cause, Gap, find_gaps
-from zephon_core.xtoken.islands import Render
+from zephon_core.xtoken.islands import Conversation, Render, said_pieces
 from zephon_core.xtoken.legible import excerpt, token_words
 from zephon_core.xtoken.pairs import SamplePairs, tokenize_samples
 from zephon_core.xtoken.samples import Sample, SampleInput, named_samples
@@ -82,6 +82,7 @@ class PairReport(_Frozen):
     one_to_one_bytes: int = Field(description="Of these, bytes of chunks that are one token on both sides.")
     chunks: int
     inexact_chunks: int = Field(description="Chunks that are the same text only once normalised.")
+    lookalike_chunks: int = Field(description="Chunks that pair a special token with the other side's plain spelling of it.")
     student_lengths: tuple[int, ...] = Field(description="Chunks of 1, 2, … student tokens; the last counts 64 and more.")
     teacher_lengths: tuple[int, ...] = Field(description="The same by teacher tokens.")
     uncovered: dict[Cause, int] = Field(description="Loss tokens in no chunk, by cause.")
@@ -163,6 +164,7 @@ class _Gathered:
     one_to_one_bytes: int = 0
     chunks: int = 0
     inexact_chunks: int = 0
+    lookalike_chunks: int = 0
     student_lengths: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(LONGEST_LISTED, dtype=np.int64))
     teacher_lengths: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(LONGEST_LISTED, dtype=np.int64))
     uncovered: Counter[Cause] = field(default_factory=Counter)
@@ -174,8 +176,10 @@ class _Gathered:
         conversations = sum(islands is not None for islands in pairs.islands)
         self.texts += len(pairs.samples) - conversations
         self.conversations += conversations
-        self.student.add(pairs.student, [each.student if each else None for each in pairs.islands], pairs.islands)
-        self.teacher.add(pairs.teacher, [each.teacher if each else None for each in pairs.islands], pairs.islands)
+        contents = [sample.content for sample in pairs.samples]
+        said = [said_pieces(content) if isinstance(content, Conversation) else {} for content in contents]
+        self.student.add(pairs.student, [each.student if each else None for each in pairs.islands], pairs.islands, said)
+        self.teacher.add(pairs.teacher, [each.teacher if each else None for each in pairs.islands], pairs.islands, said)
         for refusal in pairs.refused:
             (self.student if refusal.side == "student" else self.teacher).refuse(refusal)
         self._count_chunks(pairs)
@@ -195,6 +199,10 @@ class _Gathered:
         self.one_to_one_bytes += int(token_bytes[first[(lengths == 1) & (teacher_lengths == 1)]].sum())
         self.chunks += len(ranges)
         self.inexact_chunks += int(np.count_nonzero(~pairs.chunks.exact))
+        first_teacher = np.repeat(pairs.teacher.offsets[:-1], np.diff(pairs.chunks.offsets)) + ranges[:, 2]
+        special = _any_in(self.student.special(student.ids), first, lengths)
+        special_teacher = _any_in(self.teacher.special(pairs.teacher.ids), first_teacher, teacher_lengths)
+        self.lookalike_chunks += int(np.count_nonzero(special != special_teacher))
         self.student_lengths += length_histogram(lengths)
         self.teacher_lengths += length_histogram(teacher_lengths)
 
@@ -235,6 +243,7 @@ class _Gathered:
             one_to_one_bytes=self.one_to_one_bytes,
             chunks=self.chunks,
             inexact_chunks=self.inexact_chunks,
+            lookalike_chunks=self.lookalike_chunks,
             student_lengths=tuple(self.student_lengths.tolist()),
             teacher_lengths=tuple(self.teacher_lengths.tolist()),
             uncovered={cause: self.uncovered[cause] for cause in Cause if self.uncovered[cause]},
@@ -245,10 +254,18 @@ class _Gathered:
                 loss_tokens=self.loss_tokens,
                 covered_tokens=self.covered_tokens,
                 inexact_chunks=self.inexact_chunks,
+                lookalike_chunks=self.lookalike_chunks,
                 uncovered=self.uncovered,
             ),
             worst=tuple(poor for _, _, poor in sorted(self.worst, reverse=True)),
         )
+
+
+def _any_in(flags: npt.NDArray[np.bool_], first: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    """Tell of ranges of tokens whether any in it is flagged."""
+    before = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(flags)])
+    found: npt.NDArray[np.bool_] = before[first + lengths] > before[first]
+    return found
 
 
 def _example(pairs: SamplePairs, sample: int, gap: Gap) -> Example:

@@ -91,6 +91,7 @@ def check(
 ) -> None:
     """Look at a pair of tokenizers before a GPU is rented. Exit code 3 where something is in the way."""
     pair = _pair(values)
+    _check_page(html)
     if not texts:
         raise SpecError("--texts", "is missing", wanted="a file of texts or messages, such as the student will say")
     from zephon_core.tokenizers import load_tokenizer
@@ -162,6 +163,7 @@ def show(
     verbose: VerboseOption = False,
 ) -> None:
     """Draw chunks: datums in the colours of the advantages that they got, or a text in both tokenizations."""
+    _check_page(html)
     from zephon_core.xtoken.look import draw_attached, draw_samples
 
     if text or texts:
@@ -186,6 +188,11 @@ def _pair(values: Mapping[str, Any]) -> PairSpec:
         raise SpecError("configuration", f"has {spec!r} as its spec", wanted="a mapping")
     named = {name: spec[name] for name in PairSpec.model_fields if name in spec}
     return validated(PairSpec.model_validate, named, where="configuration", prefix="spec", flags=_PAIR)
+
+
+def _check_page(path: Path | None) -> None:
+    if path is not None and path.is_dir():
+        raise SpecError(str(path), "is a folder", wanted="a file, for --html")
 
 
 def _write_page(path: Path, page: str) -> None:

@@ -23,12 +23,18 @@ __all__ = [
     "TrainDatum",
     "check_datum_columns",
     "check_list_column",
+    "check_naming_columns",
     "list_column",
     "ragged_column",
     "ragged_floats",
+    "row_and_position",
+    "shown_name",
 ]
 
 DATUM_FIELDS = ("trial_name", "fragment_index", "model_input_tokens", "loss_mask", "sampled_logprobs")
+
+
+_LONGEST_SHOWN = 200
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,13 +163,15 @@ class DatumColumns:
                 raise SpecError(place(row), found, wanted="one a token")
         fits = (mask == 0.0) | (mask == 1.0)
         if not fits.all():
-            position = int(np.argmin(fits))
-            row = int(np.searchsorted(offsets, position, side="right")) - 1
-            found = f"has a loss_mask of {mask[position]} at position {position - int(offsets[row])}"
-            raise SpecError(place(row), found, wanted="0.0 or 1.0")
+            wrong = int(np.argmin(fits))
+            row, position = row_and_position(offsets, wrong)
+            raise SpecError(place(row), f"has a loss_mask of {mask[wrong]} at position {position}", wanted="0.0 or 1.0")
+        numbers = fragments.to_numpy()
+        if (large := _past_int64(numbers)) is not None:
+            raise SpecError(place(large), f"has fragment_index {numbers[large]}", wanted="a number below 2^63")
         columns = DatumColumns(
             trial_name=names.to_pylist(),
-            fragment_index=fragments.to_numpy().astype(np.int64),
+            fragment_index=numbers.astype(np.int64),
             offsets=offsets,
             tokens=tokens,
             loss=mask == 1.0,
@@ -182,20 +190,27 @@ class DatumColumns:
 
 def check_datum_columns(schema: pa.Schema) -> None:
     """Raise SpecError for a table that can't hold datums: a column is missing, or is of another type."""
-    from pyarrow import types
-
     missing = [name for name in DATUM_FIELDS if name not in schema.names]
     if missing:
         raise SpecError("datums", f"have no column {', '.join(missing)}", wanted=", ".join(DATUM_FIELDS))
+    check_naming_columns(schema)
+    for name in DATUM_FIELDS[2:]:
+        check_list_column(schema, name, whole=name == "model_input_tokens")
+
+
+def check_naming_columns(schema: pa.Schema) -> None:
+    """Raise SpecError where a column that names datums is of another type. Either may be missing."""
+    from pyarrow import types
+
     for name, wanted in (("trial_name", "text"), ("fragment_index", "whole numbers")):
+        if name not in schema.names:
+            continue
         kind = schema.field(name).type
         kind = kind.value_type if types.is_dictionary(kind) else kind
         text = types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)
         fits = types.is_integer(kind) if name == "fragment_index" else text
         if not fits:
             raise SpecError(f"column {name}", f"is {schema.field(name).type}", wanted=wanted)
-    for name in DATUM_FIELDS[2:]:
-        check_list_column(schema, name, whole=name == "model_input_tokens")
 
 
 def check_list_column(schema: pa.Schema, name: str, *, whole: bool = False) -> None:
@@ -203,12 +218,19 @@ def check_list_column(schema: pa.Schema, name: str, *, whole: bool = False) -> N
     from pyarrow import types
 
     kind = schema.field(name).type
-    items = kind.value_type if types.is_list(kind) or types.is_large_list(kind) else None
+    lists = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
+    items = kind.value_type if lists else None
     numbers = items is not None and (
         types.is_integer(items) or types.is_null(items) or (not whole and (types.is_floating(items) or types.is_boolean(items)))
     )
     if not numbers:
         raise SpecError(f"column {name}", f"is {kind}", wanted=f"lists of {'whole ' if whole else ''}numbers")
+
+
+def shown_name(name: str) -> str:
+    """Return a trial's name as it may stand in one line on a terminal: without controls, not too long."""
+    written = name if name.isprintable() else repr(name)[1:-1]
+    return written if len(written) <= _LONGEST_SHOWN else written[: _LONGEST_SHOWN - 1] + "\u2026"
 
 
 def offsets_of(lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -255,11 +277,27 @@ def list_column(
     if absent.any():
         raise SpecError(place(int(np.argmax(absent))), f"has no {name}", wanted="a list of numbers")
     if values.null_count:
-        position = int(np.argmax(values.is_null().to_numpy(zero_copy_only=False)))
-        row = int(np.searchsorted(offsets, position, side="right")) - 1
-        found = f"has a null in {name} at position {position - int(offsets[row])}"
-        raise SpecError(place(row), found, wanted="a number")
-    return offsets, values.to_numpy(zero_copy_only=False).astype(dtype, copy=False)
+        row, position = row_and_position(offsets, int(np.argmax(values.is_null().to_numpy(zero_copy_only=False))))
+        raise SpecError(place(row), f"has a null in {name} at position {position}", wanted="a number")
+    numbers = values.to_numpy(zero_copy_only=False)
+    if dtype is np.int64 and (large := _past_int64(numbers)) is not None:
+        row, position = row_and_position(offsets, large)
+        raise SpecError(place(row), f"has {numbers[large]} in {name} at position {position}", wanted="numbers below 2^63")
+    return offsets, numbers.astype(dtype, copy=False)
+
+
+def row_and_position(offsets: npt.NDArray[np.int64], place: int) -> tuple[int, int]:
+    """Return which row a place of a flat column is in, and where in that row."""
+    row = int(np.searchsorted(offsets, place, side="right")) - 1
+    return row, place - int(offsets[row])
+
+
+def _past_int64(numbers: npt.NDArray[Any]) -> int | None:
+    """Return the place of the first number that int64 can't hold; None if there is none."""
+    if numbers.dtype != np.uint64:
+        return None
+    large = numbers >= np.uint64(1 << 63)
+    return int(np.argmax(large)) if large.any() else None
 
 
 def ragged_column(table: pa.Table, name: str) -> tuple[npt.NDArray[np.int64], pa.Array, npt.NDArray[np.bool_]]:
@@ -267,7 +305,10 @@ def ragged_column(table: pa.Table, name: str) -> tuple[npt.NDArray[np.int64], pa
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    column = table.column(name).combine_chunks()
+    column = table.column(name)
+    if pa.types.is_fixed_size_list(column.type):
+        column = column.cast(pa.list_(column.type.value_type))
+    column = column.combine_chunks()
     if isinstance(column, pa.ChunkedArray):
         column = column.chunk(0) if column.num_chunks else pa.array([], type=column.type)
     absent = column.is_null().to_numpy(zero_copy_only=False)

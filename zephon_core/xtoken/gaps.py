@@ -10,9 +10,9 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from zephon_core.xtoken.islands import Islands
+from zephon_core.xtoken.islands import Islands, Key
 from zephon_core.xtoken.normalised import Fold, folded
-from zephon_core.xtoken.pairs import SamplePairs
+from zephon_core.xtoken.pairs import FRAMING, SamplePairs
 from zephon_core.xtoken.vocabulary import UNKNOWN
 
 __all__ = ["CAUSE_WORDS", "Cause", "Gap", "find_gaps"]
@@ -28,6 +28,7 @@ class Cause(StrEnum):
     UNKNOWN = "unknown"
     LEFT_OUT = "left_out"
     OTHERWISE = "otherwise"
+    REORDERED = "reordered"
     EDGE = "edge"
     NORMALISED = "normalised"
     OTHER = "other"
@@ -38,6 +39,7 @@ CAUSE_WORDS = {
     Cause.UNKNOWN: "beside a character that one side has no token for",
     Cause.LEFT_OUT: "the teacher's template leaves them out, changes or repeats them",
     Cause.OTHERWISE: "the teacher's template writes them otherwise",
+    Cause.REORDERED: "the teacher's template writes what is said in another order",
     Cause.EDGE: "a token reaches over the edge of what is said",
     Cause.NORMALISED: "the tokenizers' normalisers leave other bytes of them",
     Cause.OTHER: "no boundary nearby that both sides share",
@@ -69,7 +71,7 @@ def find_gaps(pairs: SamplePairs, sample: int) -> Iterator[Gap]:
     open_ = _open_runs(pairs.loss[tokens], ranges)
     if not len(open_):
         return
-    causes = _Causes(pairs, sample)
+    causes = _Causes(pairs, sample, ranges)
     before = np.searchsorted(ranges[:, 0], open_[:, 0]) - 1  # the chunk before each run, -1 for none
     for (first, last), chunk in zip(open_.tolist(), before.tolist(), strict=True):
         teacher_first = int(ranges[chunk, 3]) if chunk >= 0 else 0
@@ -94,7 +96,7 @@ def _open_runs(loss: npt.NDArray[np.bool_], ranges: npt.NDArray[np.int64]) -> np
 class _Causes:
     """Tells of a sample's gaps why they are."""
 
-    def __init__(self, pairs: SamplePairs, sample: int) -> None:
+    def __init__(self, pairs: SamplePairs, sample: int, ranges: npt.NDArray[np.int64]) -> None:
         student, teacher = pairs.student, pairs.teacher
         self._pairs, self._sample = pairs, sample
         self._kinds = student.vocabulary.kinds[student.ids[student.of(sample)]]
@@ -102,6 +104,7 @@ class _Causes:
         self._pieces = student.pieces[student.of(sample)]
         self._keys = student.piece_keys[sample]
         self._islands = pairs.islands[sample]
+        self._ranges = ranges
         self._fold = student.vocabulary.fold | teacher.vocabulary.fold
 
     def of(self, first: int, last: int, teacher_first: int, teacher_last: int) -> Cause:
@@ -129,10 +132,32 @@ class _Causes:
         ours, theirs = (side.text[slice(*side.pieces[key])] for side in (islands.student, islands.teacher))
         if not np.array_equal(_folded(ours, self._fold, 1), _folded(theirs, self._fold, 2)):
             return Cause.OTHERWISE
+        if key in self._reordered and not self._kept(key, piece):
+            return Cause.REORDERED
         within = np.flatnonzero(self._pieces == piece)
         if first == int(within[0]) or last == int(within[-1]) + 1:
             return Cause.EDGE
         return Cause.NORMALISED if self._altered else Cause.OTHER
+
+    @cached_property
+    def _reordered(self) -> frozenset[Key]:
+        """The pieces of both sides that stand before another on one side and behind it on the other."""
+        if self._islands is None:
+            return frozenset()
+        ours, theirs = self._islands.student.pieces, self._islands.teacher.pieces
+        shared = sorted((key for key in ours if key in theirs), key=lambda key: ours[key])
+        places = np.array([theirs[key][0] for key in shared], dtype=np.int64)
+        before = np.maximum.accumulate(places) > places
+        behind = np.minimum.accumulate(places[::-1])[::-1] < places
+        return frozenset(key for key, moved in zip(shared, (before | behind).tolist(), strict=True) if moved)
+
+    def _kept(self, key: Key, piece: int) -> bool:
+        """Tell whether a chunk pairs a piece with the teacher's rendering of it, not with the same words elsewhere."""
+        teacher = self._pairs.teacher
+        keys = teacher.piece_keys[self._sample]
+        here = self._ranges[self._pieces[self._ranges[:, 0]] == piece, 2]
+        others = np.unique(teacher.pieces[teacher.of(self._sample)][here])
+        return any(other != FRAMING and keys[other] == key for other in others.tolist())
 
 
 def _folded(content: bytes, fold: Fold, side: int) -> npt.NDArray[np.uint8]:

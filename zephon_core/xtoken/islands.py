@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from zephon_core.xtoken.normalised import Fold, folded
 
-__all__ = ["Conversation", "Islands", "Render", "RenderedPieces", "render_pieces"]
+__all__ = ["Conversation", "Islands", "Render", "RenderedPieces", "SaidPiece", "render_pieces", "said_pieces"]
 
 Message = Mapping[str, Any]
 Render = Callable[[Sequence[Message], Mapping[str, Any]], str]
@@ -33,6 +33,7 @@ _SPOKEN = 1 << 20
 
 _REASONING = ("reasoning_content", "reasoning", "thinking")
 _THOUGHT = re.compile(r"(</?think(?:ing)?>)")
+_OPENS_THOUGHT = re.compile(r"<think(?:ing)?>")
 
 
 @dataclass(frozen=True)
@@ -168,6 +169,26 @@ def render_pieces(render: Render, conversation: Conversation) -> RenderedPieces:
     spans = {pieces[number].key: found[place] for place, number in enumerate(order) if times[number] == 1 and place in found}
     spoken = {piece.key for piece in pieces if conversation.messages[piece.key[0]].get("role") == "assistant"}
     return RenderedPieces(text.encode("utf-8"), spans, frozenset(spoken))
+
+
+class SaidPiece(NamedTuple):
+    """A piece of what the assistant says, whatever a template makes of it. thought: reasoning, which templates tend to forget."""
+
+    size: int
+    thought: bool
+
+
+def said_pieces(conversation: Conversation) -> dict[Key, SaidPiece]:
+    """Measure what the assistant says, in bytes without the white space around, by its place in the messages."""
+    pieces: list[_Piece] = []
+    thoughts: set[Key] = set()
+    for number, message in enumerate(conversation.messages):
+        if message.get("role") == "assistant":
+            dict(_Prober("", number, False, pieces).fields(message))
+            content = message.get("content")
+            parts = _THOUGHT.split(content) if isinstance(content, str) else []
+            thoughts |= {(number, "content", place + 1) for place, part in enumerate(parts) if _OPENS_THOUGHT.fullmatch(part)}
+    return {key: SaidPiece(len(core.encode()), key in thoughts or key[1] in _REASONING) for key, core in pieces}
 
 
 def _placeholder_token(text: str, conversation: Conversation) -> str:

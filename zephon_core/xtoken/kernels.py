@@ -10,6 +10,9 @@ from zephon_core.compiled import compiled
 
 __all__ = ["align", "align_same", "chunk_gaps", "give", "lay_out", "same_bytes", "same_ranges", "tally"]
 
+MOST_GAP = 1e100
+"""No sum of such gaps or of their squares is infinite."""
+
 
 @compiled
 def lay_out(ids: Any, sequences: Any, blob: Any, offsets: Any, kinds: Any, prefix: int, out: Any, starts: Any) -> None:
@@ -178,6 +181,7 @@ def chunk_gaps(
     """Sum both sides of each chunk of the datums that are not dropped yet, and drop those that can't be summed.
 
     plans, datums, rows: where each one's chunks, tokens and teacher logprobs begin. drops: as `advantages.Drop` numbers them.
+    A gap that is larger than any that could be added up and squared counts as infinite.
     """
     for datum in range(len(drops)):
         if drops[datum]:
@@ -199,7 +203,7 @@ def chunk_gaps(
             gaps[chunk] = teacher - student
         if not drops[datum]:
             for chunk in range(plans[datum], plans[datum + 1]):
-                if not np.isfinite(gaps[chunk]):
+                if not abs(gaps[chunk]) <= MOST_GAP:  # NaN isn't, either
                     drops[datum] = 6
 
 

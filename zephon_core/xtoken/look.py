@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import islice
 
-from zephon_core.errors import InputError, SpecError
+from zephon_core.errors import InputError, MissingArtifactError, SpecError
 from zephon_core.progress import NULL_PROGRESS, Progress
 from zephon_core.store import ArtifactStore
 from zephon_core.tokenizers import load_identified, load_tokenizer
@@ -27,6 +27,8 @@ def draw_samples(pair: PairSpec, texts: Sequence[str], source: str, rows: Sequen
 
     rows: none for the first ones. Raises InputError for a row that isn't there, SpecError for a conversation without template.
     """
+    for text in texts:
+        _check_writable(text)
     samples: list[SampleInput] = list(texts)
     if source:
         wanted = sorted(set(rows)) or list(FIRST_ROWS)
@@ -58,7 +60,12 @@ def draw_attached(
     Raises MissingArtifactError where the advantages aren't attached yet, InputError for a row that isn't there.
     """
     identity = identify(spec, store=store, progress=progress)
-    attached = store.needed(advantages_recipes(spec, identity).attach)
+    try:
+        attached = store.needed(advantages_recipes(spec, identity).attach)
+    except MissingArtifactError as error:
+        lacking = "holds no advantages of these datums with these settings"
+        remedy = "Run `zephon-flows xtoken attach` with these settings first."
+        raise MissingArtifactError(error.where, lacking, remedy=remedy) from None
     inputs = attach_inputs(spec, identity, store=store)
     wanted = sorted(set(rows)) or list(FIRST_ROWS)
     found: dict[int, ViewedDatum] = {}
@@ -81,6 +88,14 @@ def draw_attached(
     teacher_tokenizer = load_identified(spec.teacher, identity.teacher_sha256, store=store)
     page = render_view(list(found.values()), student=student, teacher=teacher_tokenizer, title=spec.name)
     return page, [datum.title for datum in found.values()]
+
+
+def _check_writable(text: str) -> None:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        found = f"is no valid UTF-8 at character {error.start + 1:,}"
+        raise SpecError("--text", found, wanted="text as UTF-8", remedy="Put the text into a file, for --texts.") from None
 
 
 def _check_there(source: str, rows: Sequence[int], found: Mapping[int, object]) -> None:

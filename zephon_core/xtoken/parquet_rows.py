@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,7 @@ from zephon_core.errors import BadRowError, InputError, SpecError
 from zephon_core.readers.arrow import arrow_errors
 from zephon_core.readers.parquet import iter_parquet
 from zephon_core.readers.sources import Source, open_source
-from zephon_core.xtoken.datums import DatumColumns, check_list_column, list_column, offsets_of, ragged_column
+from zephon_core.xtoken.datums import DatumColumns, check_list_column, list_column, offsets_of, ragged_column, row_and_position
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -26,11 +27,16 @@ __all__ = [
     "RowStream",
     "bad_columns",
     "bad_rows",
+    "check_logprobs",
     "list_array",
     "logprob_rows",
     "parquet_writer",
     "stored_tables",
+    "urls_of",
 ]
+
+MOST_LOGPROB = 1e-3
+"""Log-probabilities are at most 0, but for rounding."""
 
 _OF_DATA_SETS = b"huggingface"
 
@@ -49,9 +55,11 @@ class Part:
         return f"{self.source.url}:{self.first_in_source + row}"
 
     def datums(self) -> DatumColumns:
-        """Take the rows as datums. Raises BadRowError for one that is none."""
+        """Take the rows as datums. Raises BadRowError for one that is none, or whose logprobs are above 0."""
         with bad_rows():
-            return DatumColumns.from_arrow(self.table, place=self.place)
+            datums = DatumColumns.from_arrow(self.table, place=self.place)
+        check_logprobs("sampled_logprobs", datums.offsets, datums.logprobs, datums.loss, self.place)
+        return datums
 
     def ids(self, column: str) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """Take a column of token ids: offsets int64 [rows + 1], ids int64. Raises BadRowError for a null."""
@@ -70,33 +78,55 @@ class Part:
 
 @dataclass(frozen=True)
 class ParquetRows:
-    """The rows of files, one after the other. schema: of the first, which has the columns of all. count: of rows."""
+    """The rows of files, one after the other. schema: of the first, which has the columns of all. counts: of rows, by file."""
 
     sources: tuple[Source, ...]
     schema: pa.Schema
-    count: int
+    counts: tuple[int, ...]
+
+    @property
+    def count(self) -> int:
+        """How many rows there are in all files."""
+        return sum(self.counts)
+
+    def place(self, row: int) -> str:
+        """Name a row in messages, by its number among those of all files, from 0."""
+        source, inside = row_and_position(offsets_of(np.array(self.counts[:-1], dtype=np.int64)), row)
+        return f"{self.sources[source].url}:{inside + 1}"
 
     @staticmethod
     def open(sources: Sequence[Source]) -> ParquetRows:
-        """Look at the files' footers. Raises InputError for another format, for no rows, and for files of different columns."""
+        """Look at the files' footers.
+
+        Raises InputError for another format, for no rows, for columns of the same name, and for files of different columns.
+        """
         import pyarrow.parquet as pq
 
-        schemas, count = [], 0
+        schemas, counts = [], []
         for source in sources:
             if source.format != "parquet":
                 raise InputError(source.url, f"is {source.format}", wanted="Parquet", remedy="Write the rows as Parquet.")
             with open_source(source.url, buffered=True) as handle, arrow_errors(source.url):
                 file = pq.ParquetFile(handle)
                 schemas.append(file.schema_arrow)
-                count += file.metadata.num_rows
+                counts.append(file.metadata.num_rows)
         for source, schema in zip(sources, schemas, strict=True):
+            _check_names(source, schema)
             if not schema.equals(schemas[0]):
-                found = f"has columns {_listed(schema, schemas[0])}"
-                wanted = f"{_listed(schemas[0], schema)}, as {sources[0].url} has them"
+                found, wanted = _difference(schema, schemas[0])
+                wanted = f"{wanted}, as {sources[0].url} has them"
                 raise InputError(source.url, found, wanted=wanted, remedy="Write the files with the same columns and types.")
-        if not count:
-            raise InputError(", ".join(source.url for source in sources), "hold no rows", wanted="at least one")
-        return ParquetRows(tuple(sources), schemas[0], count)
+        if not sum(counts):
+            raise InputError(urls_of(sources), f"hold{'s' if len(sources) == 1 else ''} no rows", wanted="at least one")
+        return ParquetRows(tuple(sources), schemas[0], tuple(counts))
+
+    def check_free(self, name: str) -> None:
+        """Raise InputError where the files have a column of a name that is to be written, unless nothing but nulls is in it."""
+        if name in self.schema.names and any(
+            part.table.column(name).null_count < part.table.num_rows for part in self.parts([name])
+        ):
+            found = f"has a column {name}, which would be overwritten"
+            raise InputError(self.sources[0].url, found, remedy="Rename it or drop it.")
 
     def parts(self, columns: Sequence[str] | None = None) -> Iterator[Part]:
         """Yield the rows, with some columns or all. Raises InputError, and SourceChangedError where a file is written to."""
@@ -119,14 +149,50 @@ class ParquetRows:
         return schema.with_metadata(kept or None)
 
 
+def urls_of(sources: Sequence[Source]) -> str:
+    """Name files in messages."""
+    return ", ".join(source.url for source in sources)
+
+
+def _check_names(source: Source, schema: pa.Schema) -> None:
+    twice = [name for name, count in Counter(schema.names).items() if count > 1]
+    if twice:
+        found = f"has {schema.names.count(twice[0])} columns named {twice[0]}"
+        raise InputError(source.url, found, wanted="one of each name", remedy="Rename them, or drop all but one.")
+
+
+def _difference(schema: pa.Schema, first: pa.Schema) -> tuple[str, str]:
+    """Say what a schema has that the first hasn't, and the other way round: found, and wanted."""
+    more, fewer = _listed(schema, first), _listed(first, schema)
+    if more and fewer:
+        return f"has columns {more}", fewer
+    if more:
+        return f"has more columns: {more}", f"{', '.join(first.names)} alone"
+    if fewer:
+        return f"has no columns {fewer}", ", ".join(first.names)
+    return f"has columns in another order, {', '.join(schema.names)}", ", ".join(first.names)
+
+
 def _listed(schema: pa.Schema, other: pa.Schema) -> str:
     """List the columns of a schema that another has not."""
-    alien = [
-        f"{field.name} ({field.type})"
-        for field in schema
-        if other.get_field_index(field.name) < 0 or other.field(field.name) != field
-    ]
-    return ", ".join(alien) or "in another order"
+    alien = [field for field in schema if other.get_field_index(field.name) < 0 or other.field(field.name) != field]
+    return ", ".join(f"{field.name} ({field.type}{'' if field.nullable else ' not null'})" for field in alien)
+
+
+def check_logprobs(
+    column: str,
+    offsets: npt.NDArray[np.int64],
+    values: npt.NDArray[np.float64],
+    used: npt.NDArray[np.bool_],
+    place: Callable[[int], str],
+) -> None:
+    """Raise BadRowError for a number above 0 among the logprobs that are used: bool, one a value. Infinite ones drop a datum."""
+    above = used & (values > MOST_LOGPROB) & (values < np.inf)
+    if above.any():
+        wrong = int(np.argmax(above))
+        row, position = row_and_position(offsets, wrong)
+        found = f"has a {column} of {values[wrong]} at position {position}"
+        raise BadRowError(place(row), found, wanted="at most 0", remedy="Turn the sign of negative log-likelihoods.")
 
 
 @contextmanager

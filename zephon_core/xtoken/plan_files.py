@@ -34,6 +34,7 @@ from zephon_core.xtoken.vocabulary import Vocabulary, tabulate
 
 __all__ = [
     "PLANS_NAME",
+    "TEACHER_TOKENS",
     "Templates",
     "check_datum_rows",
     "late_template",
@@ -45,7 +46,9 @@ __all__ = [
 
 PLANS_NAME = "plans.parquet"
 
-_TOKENS, _MESSAGES, _TOOLS = "teacher_tokens", "messages", "tools"
+TEACHER_TOKENS = "teacher_tokens"
+
+_MESSAGES, _TOOLS = "messages", "tools"
 
 
 @dataclass(frozen=True)
@@ -94,13 +97,13 @@ def check_datum_rows(rows: ParquetRows) -> None:
     """Raise InputError for files whose columns are no datums', or that don't say what the teacher reads in one way."""
     with bad_columns(rows):
         check_datum_columns(rows.schema)
-        sides = [name for name in (_TOKENS, _MESSAGES) if name in rows.schema.names]
+        sides = [name for name in (TEACHER_TOKENS, _MESSAGES) if name in rows.schema.names]
         if len(sides) != 1:
-            found = f"have {'both columns' if sides else 'no column'} {_TOKENS} {'and' if sides else 'or'} {_MESSAGES}"
-            remedy = f"Drop one: with {_TOKENS}, the teacher reads these." if sides else ""
+            found = f"have {'both columns' if sides else 'no column'} {TEACHER_TOKENS} {'and' if sides else 'or'} {_MESSAGES}"
+            remedy = f"Drop one: with {TEACHER_TOKENS}, the teacher reads these." if sides else ""
             raise SpecError("datums", found, wanted="one of them, for what the teacher reads", remedy=remedy)
-        if sides == [_TOKENS]:
-            check_list_column(rows.schema, _TOKENS, whole=True)
+        if sides == [TEACHER_TOKENS]:
+            check_list_column(rows.schema, TEACHER_TOKENS, whole=True)
 
 
 def reads_messages(rows: ParquetRows) -> bool:
@@ -110,7 +113,7 @@ def reads_messages(rows: ParquetRows) -> bool:
 
 def teacher_columns(rows: ParquetRows) -> tuple[str, ...]:
     """Name the columns that say what the teacher reads."""
-    return tuple(name for name in (_TOKENS, _MESSAGES, _TOOLS) if name in rows.schema.names)
+    return tuple(name for name in (TEACHER_TOKENS, _MESSAGES, _TOOLS) if name in rows.schema.names)
 
 
 def write_plans(
@@ -155,8 +158,8 @@ def write_plans(
 def teacher_side(part: Part, teacher: Tokenizer, templates: Templates | None) -> TeacherSide:
     """Return what the teacher reads for each row of a part. Raises BadRowError."""
     if templates is None:
-        offsets, ids = part.ids(_TOKENS)
-        _check_ids(tabulate(teacher), part, _TOKENS, offsets, ids)
+        offsets, ids = part.ids(TEACHER_TOKENS)
+        _check_ids(tabulate(teacher), part, TEACHER_TOKENS, offsets, ids)
         return TeacherSide(ids, offsets)
     conversations = [_conversation(part, row) for row in range(part.table.num_rows)]
     try:

@@ -18,14 +18,14 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 from zephon_core.blocks import TokenRowsWriter
-from zephon_core.errors import SpecError
+from zephon_core.errors import BadRowError, SourceChangedError, SpecError
 from zephon_core.models import model_content_sha256
 from zephon_core.progress import NULL_PROGRESS, Progress
 from zephon_core.publish import PublishedKind
 from zephon_core.readers.sources import Source, check_unchanged, resolve_sources
 from zephon_core.store import ArtifactStore, Built, Recipe, clear_partial
 from zephon_core.xtoken.attach_files import LOGPROBS_COLUMN
-from zephon_core.xtoken.datums import check_list_column
+from zephon_core.xtoken.datums import check_list_column, row_and_position
 from zephon_core.xtoken.parquet_rows import ParquetRows, bad_columns, bad_rows, list_array, parquet_writer
 from zephon_core.xtoken.score import open_scores
 from zephon_core.xtoken.score_files import build_scores, forget_scores, scores_recipe
@@ -97,6 +97,7 @@ def identify(spec: ScoreSequencesSpec, *, store: ArtifactStore, progress: Progre
             found = f"have {'both columns' if columns else 'no column'} {_COLUMNS[0]} {'and' if columns else 'or'} {_COLUMNS[1]}"
             raise SpecError("sequences", found, wanted="one of them, with lists of the teacher's token ids")
         check_list_column(rows.schema, columns[0], whole=True)
+    rows.check_free(LOGPROBS_COLUMN)
     model_sha256 = model_content_sha256(spec.score.model, hash_file=store.memo.sha256)
     return SequencesIdentity(sources=sources, column=columns[0], model_sha256=model_sha256)
 
@@ -133,7 +134,12 @@ def score_sequence_files(
     steps: dict[str, Callable[[], Built]] = {
         "tokens": lambda: _tokens(identity, recipes, run, store, progress),
         "score": lambda: build_scores(
-            recipes.score, built["tokens"].ref, spec.score, run.scoring(), store=store, progress=progress, force=run.refresh
+            *(recipes.score, built["tokens"].ref, spec.score, run.scoring()),
+            sources=identity.sources,
+            unknown=lambda place, known: _unknown_id(identity, place, known, spec.score.model.path),
+            store=store,
+            progress=progress,
+            force=run.refresh,
         ),
         "logprobs": lambda: _logprobs(identity, recipes, run, store, progress),
     }
@@ -175,10 +181,10 @@ def _tokens(
                 offsets, ids = part.ids(identity.column)
                 outside = (ids < 0) | (ids >= 1 << 32)
                 if outside.any():
-                    position = int(np.argmax(outside))
-                    row = int(np.searchsorted(offsets, position, side="right")) - 1
+                    wrong = int(np.argmax(outside))
+                    row, _ = row_and_position(offsets, wrong)
                     with bad_rows():
-                        raise SpecError(part.place(row), f"holds token id {ids[position]}", wanted="ids from 0 on")
+                        raise SpecError(part.place(row), f"holds token id {ids[wrong]}", wanted="ids from 0 on")
                 lengths = np.diff(offsets)
                 writer.append(ids, lengths[lengths > 0])
                 phase.advance(len(lengths))
@@ -187,6 +193,19 @@ def _tokens(
         return statistics
 
     return store.build(recipes.tokens, produce, force=run.refresh, progress=progress)
+
+
+def _unknown_id(identity: SequencesIdentity, place: int, known: int, model: str) -> Exception:
+    """Return the error for an id that the model has not, which stands at a place of all ids."""
+    for part in ParquetRows.open(identity.sources).parts([identity.column]):
+        offsets, ids = part.ids(identity.column)
+        if place < len(ids):
+            row, position = row_and_position(offsets, place)
+            found = f"has {ids[place]} in {identity.column} at position {position}, which {model} has not"
+            remedy = "Name the model whose tokenizer gave these ids."
+            return BadRowError(part.place(row), found, wanted=f"ids below {known}", remedy=remedy)
+        place -= len(ids)
+    return SourceChangedError(identity.sources[0].url)
 
 
 def _logprobs(

@@ -19,6 +19,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from zephon_core.atomic import write_bytes
+from zephon_core.blocks import TokenRows
 from zephon_core.errors import InputError, SourceChangedError, SpecError
 from zephon_core.models import model_content_sha256
 from zephon_core.progress import NULL_PROGRESS, Progress
@@ -27,13 +28,20 @@ from zephon_core.readers.sources import Source, check_unchanged, resolve_sources
 from zephon_core.store import ArtifactRef, ArtifactStore, Built, Recipe, clear_partial
 from zephon_core.tokenizers import identify_tokenizer, load_identified
 from zephon_core.xtoken.advantages import ChunkAdvantageStats
-from zephon_core.xtoken.attach_files import LOGPROBS_COLUMN, AttachInputs, attached_parts, read_drops, write_advantages
-from zephon_core.xtoken.datums import check_list_column
+from zephon_core.xtoken.attach_files import (
+    ADVANTAGES_COLUMN,
+    LOGPROBS_COLUMN,
+    AttachInputs,
+    attached_parts,
+    read_drops,
+    write_advantages,
+)
+from zephon_core.xtoken.datums import check_list_column, check_naming_columns
 from zephon_core.xtoken.figures import AdvantageFigures
 from zephon_core.xtoken.parquet_rows import ParquetRows, bad_columns
-from zephon_core.xtoken.plan_files import Templates, check_datum_rows, load_templates, reads_messages, write_plans
+from zephon_core.xtoken.plan_files import TEACHER_TOKENS, Templates, check_datum_rows, load_templates, reads_messages, write_plans
 from zephon_core.xtoken.report import REPORT_NAME, REPORT_VERSION, render_report
-from zephon_core.xtoken.score_files import build_scores, forget_scores, scores_recipe
+from zephon_core.xtoken.score_files import build_scores, check_vocabulary, forget_scores, scores_recipe
 from zephon_core.xtoken.specs import ChunkAdvantagesRun, ChunkAdvantagesSpec
 
 __all__ = [
@@ -57,7 +65,7 @@ __all__ = [
 MANIFEST_NAME = "chunk_advantages.json"
 
 ALIGN_VERSION = 1
-ATTACH_VERSION = 1
+ATTACH_VERSION = 2
 
 _ADVANTAGES = PublishedKind(MANIFEST_NAME, "advantages")
 
@@ -118,6 +126,7 @@ def identify(spec: ChunkAdvantagesSpec, *, store: ArtifactStore, progress: Progr
     datums = resolve_sources(spec.datums, memo=store.memo, progress=progress)
     rows = ParquetRows.open(datums)
     check_datum_rows(rows)
+    rows.check_free(ADVANTAGES_COLUMN)
     templates = _templates(spec, messages=reads_messages(rows))
     logprobs: tuple[Source, ...] = ()
     model_sha256 = ""
@@ -126,11 +135,14 @@ def identify(spec: ChunkAdvantagesSpec, *, store: ArtifactStore, progress: Progr
     else:
         logprobs = resolve_sources([spec.teacher_logprobs], memo=store.memo, progress=progress)
         _check_logprobs(ParquetRows.open(logprobs), rows)
+    teacher_sha256 = identify_tokenizer(spec.teacher, store)
+    if spec.score is not None:
+        check_vocabulary(spec.score, spec.teacher, teacher_sha256, store=store)
     own, teachers = templates.sha256 if templates else ("", "")
     return ChunkAdvantagesIdentity(
         datums=datums,
         student_sha256=identify_tokenizer(spec.student, store),
-        teacher_sha256=identify_tokenizer(spec.teacher, store),
+        teacher_sha256=teacher_sha256,
         student_template_sha256=own,
         teacher_template_sha256=teachers,
         logprobs=logprobs,
@@ -156,6 +168,9 @@ def _check_logprobs(logprobs: ParquetRows, rows: ParquetRows) -> None:
         raise InputError(url, found, wanted="one, with a list of logprobs a datum", remedy="Rename it, or name another file.")
     with bad_columns(logprobs):
         check_list_column(logprobs.schema, LOGPROBS_COLUMN)
+        check_naming_columns(logprobs.schema)
+        if TEACHER_TOKENS in logprobs.schema.names:
+            check_list_column(logprobs.schema, TEACHER_TOKENS, whole=True)
     if logprobs.count != rows.count:
         found = f"has {logprobs.count:,} rows for {rows.count:,} datums"
         raise InputError(url, found, wanted="one a datum, in their order", remedy="Name the file that was made for these datums.")
@@ -234,8 +249,21 @@ def score(
     recipes = advantages_recipes(spec, identity)
     if spec.score is None or recipes.score is None:
         raise SpecError("score", "is not set, so there is nothing to score", remedy="The teacher's logprobs are given.")
-    tokens = store.needed(recipes.align)
-    return build_scores(recipes.score, tokens, spec.score, run.scoring(), store=store, progress=progress, force=force)
+    tokens, model = store.needed(recipes.align), spec.score.model.path
+
+    def unknown(place: int, known: int) -> SpecError:
+        found = f"is {model}, which knows {known} ids, and the teacher's tokenizer gives {TokenRows(tokens.path).ids[place]}"
+        remedy = "Name the model that goes with the teacher's tokenizer."
+        return SpecError("score.model", found, wanted="a model of the teacher's vocabulary", remedy=remedy)
+
+    return build_scores(
+        *(recipes.score, tokens, spec.score, run.scoring()),
+        sources=identity.datums,
+        unknown=unknown,
+        store=store,
+        progress=progress,
+        force=force,
+    )
 
 
 def restart_score(

@@ -8,13 +8,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 
 import numpy as np
+import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field
 
 from zephon_core.tokenizers import Tokenizer
 from zephon_core.xtoken.advantages import ENOUGH_COVERAGE
 from zephon_core.xtoken.charts import many, percent
 from zephon_core.xtoken.gaps import Cause
-from zephon_core.xtoken.islands import Islands, RenderedPieces
+from zephon_core.xtoken.islands import Islands, Key, RenderedPieces, SaidPiece
 from zephon_core.xtoken.normalised import Fold
 from zephon_core.xtoken.pairs import FRAMING, Refusal, SideTokens
 from zephon_core.xtoken.vocabulary import ADDED, TEXT, UNKNOWN, Vocabulary, tabulate
@@ -26,7 +27,10 @@ COSTLY_SHARE = 0.01
 """What costs more of the loss tokens than this is bad."""
 
 _MARK = re.compile(r"<[|\uff5c][^<>|\uff5c\s]{1,40}[|\uff5c]>|<(?:start|end)_of_\w+>|<[be]os>")
+_SPELLED_PART = re.compile(r"\{'type': 'text', 'text': ['\"]\0|\{'text': ['\"]\0['\"], 'type': 'text'")
+"""A part of content as Python shows it, with \0 for its text: what a template makes of a list that it takes for a text."""
 _MOST_NAMED = 3
+_NOTHING = "There is no text: nothing to judge by."
 _FIELDS = {"call": "tool calls"}
 
 
@@ -70,7 +74,11 @@ class SideFacts(BaseModel):
     refused: int = Field(description="Conversations that its template refuses.")
     refusal: str = Field(description="The first of these, and why.")
     left_out: dict[str, int] = Field(description="What the assistant says that its template doesn't write once, by field: pieces.")
+    said_bytes: int = Field(description="Bytes of what the assistant says.")
+    left_out_bytes: int = Field(description="Of these, bytes that its template doesn't write once, reasoning aside.")
+    forgotten_bytes: int = Field(description="Bytes of reasoning that its template doesn't write once.")
     broken_marks: dict[str, int] = Field(description="Marks of its template that are no token of its vocabulary: conversations.")
+    spelled_parts: int = Field(description="Conversations whose lists of parts its template writes as Python shows a list.")
     without_begin: int = Field(description="Conversations that its template doesn't begin with what its tokenizer puts first.")
     begun_twice: int = Field(description="Conversations that begin with it twice.")
 
@@ -91,6 +99,7 @@ class SideTally:
         self._literals = frozenset(tokenizer.added_tokens.contents)
         self._tokens = self._bytes = self._altered = self._unknown = self._unknown_samples = 0
         self._without_begin = self._begun_twice = 0
+        self._spelled_parts = self._said = self._left_out_bytes = self._forgotten = 0
         self._within: Counter[str] = Counter()
         self._left_out: Counter[str] = Counter()
         self._broken: Counter[str] = Counter()
@@ -103,8 +112,18 @@ class SideTally:
         if not self._refusals:
             self._refusals.append(refusal)
 
-    def add(self, side: SideTokens, rendered: Sequence[RenderedPieces | None], islands: Sequence[Islands | None]) -> None:
-        """Count a batch. rendered: this side's renderings."""
+    def special(self, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """Tell which tokens are special ones."""
+        return np.isin(ids, list(self._special))
+
+    def add(
+        self,
+        side: SideTokens,
+        rendered: Sequence[RenderedPieces | None],
+        islands: Sequence[Islands | None],
+        said: Sequence[Mapping[Key, SaidPiece]],
+    ) -> None:
+        """Count a batch. rendered: this side's renderings. said: what the assistant says in each sample."""
         kinds = self._vocabulary.kinds[side.ids]
         self._tokens += len(side.ids)
         self._unknown += int(np.count_nonzero(kinds == UNKNOWN))
@@ -120,17 +139,23 @@ class SideTally:
             self._altered += not unknown and side.spans(sample).content.tobytes() != text
             both, mine = islands[sample], rendered[sample]
             if both is not None and mine is not None:
-                self._conversation(side.ids[tokens].tolist()[: 2 * len(self._begin_ids)], both, mine)
+                self._conversation(side.ids[tokens].tolist()[: 2 * len(self._begin_ids)], both, mine, said[sample])
 
-    def _conversation(self, first_ids: list[int], both: Islands, mine: RenderedPieces) -> None:
+    def _conversation(self, first_ids: list[int], both: Islands, mine: RenderedPieces, said: Mapping[Key, SaidPiece]) -> None:
         begin = self._begin_ids
         self._without_begin += bool(begin) and first_ids[: len(begin)] != begin
         self._begun_twice += bool(begin) and first_ids == 2 * begin
         spoken = both.student.spoken | both.teacher.spoken
         missing = {key[:2] for key in spoken if not any(_related(key, other) for other in mine.pieces)}
         self._left_out.update(_FIELDS.get(str(field), str(field)) for _, field in missing)
-        marks = set(_MARK.findall(_framing(mine))) - self._literals
-        self._broken.update(marks)
+        for key, piece in said.items():
+            self._said += piece.size
+            if not any(_related(key, other) for other in mine.pieces):
+                self._forgotten += piece.size * piece.thought
+                self._left_out_bytes += piece.size * (not piece.thought)
+        framing = _framing(mine)
+        self._broken.update(set(_MARK.findall(framing)) - self._literals)
+        self._spelled_parts += _SPELLED_PART.search(framing) is not None
 
     def facts(self) -> SideFacts:
         """Put together what was found."""
@@ -152,7 +177,11 @@ class SideTally:
             refused=self._refused,
             refusal="".join(f"{refusal.place}: {refusal.reason}" for refusal in self._refusals),
             left_out=dict(self._left_out.most_common()),
+            said_bytes=self._said,
+            left_out_bytes=self._left_out_bytes,
+            forgotten_bytes=self._forgotten,
             broken_marks=dict(self._broken.most_common()),
+            spelled_parts=self._spelled_parts,
             without_begin=self._without_begin,
             begun_twice=self._begun_twice,
         )
@@ -210,24 +239,30 @@ def judge(
     loss_tokens: int,
     covered_tokens: int,
     inexact_chunks: int,
+    lookalike_chunks: int,
     uncovered: Mapping[Cause, int],
 ) -> tuple[Verdict, ...]:
     """Return the verdicts on a pair, the most telling first."""
     sides = (("student", student), ("teacher", teacher))
     costs = {cause: uncovered.get(cause, 0) / (loss_tokens or 1) for cause in Cause}
-    verdicts = [_coverage(loss_tokens, covered_tokens)]
+    verdicts = [_coverage(loss_tokens, covered_tokens, _unwritten(student))]
     if student.content_sha256 == teacher.content_sha256:
         found = "Both sides are the same tokenizer: a chunk is one token."
         verdicts.append(Verdict(topic="vocabulary", level=Level.NOTE, found=found, remedy="Distil token by token."))
     verdicts += [_bytes(sides, costs[Cause.UNKNOWN]), _normalisation(sides, inexact_chunks, costs[Cause.NORMALISED])]
     verdicts.append(_beginning(sides, texts, conversations, costs[Cause.BEGINNING]))
     if conversations + student.refused + teacher.refused:
-        verdicts.append(_templates(sides, conversations, costs[Cause.LEFT_OUT] + costs[Cause.OTHERWISE]))
-    verdicts.append(_special_tokens(sides))
+        verdicts.append(_templates(sides, conversations, costs))
+    verdicts.append(_special_tokens(sides, lookalike_chunks))
     return tuple(verdicts)
 
 
-def _coverage(loss_tokens: int, covered_tokens: int) -> Verdict:
+def _unwritten(facts: SideFacts) -> float:
+    """Share of the bytes of what the assistant says that a side's template doesn't write once."""
+    return (facts.left_out_bytes + facts.forgotten_bytes) / (facts.said_bytes or 1)
+
+
+def _coverage(loss_tokens: int, covered_tokens: int, unwritten: float) -> Verdict:
     if not loss_tokens:
         remedy = "Give conversations in which the assistant speaks, or texts of more than a token."
         return Verdict(topic="coverage", level=Level.BAD, found="No token carries loss: there is nothing to learn.", remedy=remedy)
@@ -235,6 +270,9 @@ def _coverage(loss_tokens: int, covered_tokens: int) -> Verdict:
     level = Level.GOOD if rate >= GOOD_COVERAGE else Level.NOTE if rate >= ENOUGH_COVERAGE else Level.BAD
     found = f"Chunks cover {percent(rate)} of {many(loss_tokens, 'loss token')}."
     remedy = "" if level is Level.GOOD else "Nothing is learnt from the others; the causes say what they are."
+    if unwritten:
+        level = _worse(level, Level.NOTE)
+        found += f" Not among them is {percent(unwritten)} of what the assistant says, which the student's template doesn't write."
     return Verdict(topic="coverage", level=level, found=found, remedy=remedy)
 
 
@@ -266,6 +304,8 @@ def _normalisation(sides: Iterable[tuple[str, SideFacts]], inexact_chunks: int, 
             altering.append(f"{many(inexact_chunks, 'chunk')} {are} the same text only once normalised")
         remedy = "There the teacher judges what the student meant, not its very bytes." if inexact_chunks else ""
         return Verdict(topic="normalisation", level=_level(cost), found=_sentence(altering), remedy=remedy)
+    if not any(facts.bytes for _, facts in sides):
+        return Verdict(topic="normalisation", level=Level.NOTE, found=_NOTHING)
     able = [f"the {side}'s ({facts.changes})" for side, facts in sides if facts.changes]
     found = f"Tokens are the texts' own bytes; the normaliser of {' and '.join(able)} changes none of them."
     return Verdict(
@@ -300,7 +340,9 @@ def _beginning(sides: Iterable[tuple[str, SideFacts]], texts: int, conversations
     return Verdict(topic="beginning", level=level, found=_sentence(found), remedy=" ".join(dict.fromkeys(remedies)))
 
 
-def _templates(sides: Iterable[tuple[str, SideFacts]], conversations: int, cost: float) -> Verdict:
+def _templates(sides: Iterable[tuple[str, SideFacts]], conversations: int, costs: Mapping[Cause, float]) -> Verdict:
+    sides = list(sides)
+    cost = costs[Cause.LEFT_OUT] + costs[Cause.OTHERWISE] + costs[Cause.REORDERED]
     found, remedies, level = [], [], _level(cost) if cost else Level.GOOD
     for side, facts in sides:
         if facts.refused:
@@ -308,26 +350,46 @@ def _templates(sides: Iterable[tuple[str, SideFacts]], conversations: int, cost:
             found.append(f"the {side}'s template refuses {many(facts.refused, 'conversation')} ({facts.refusal})")
             remedies.append("Drop these conversations, or give another template.")
         if facts.left_out:
-            level = _worse(level, Level.NOTE)
+            share = facts.left_out_bytes / (facts.said_bytes or 1)
+            level = _worse(level, _level(share))
             named = ", ".join(f"{field}: {count:,}" for field, count in facts.left_out.items())
-            found.append(f"the {side}'s template doesn't write all that the assistant says ({named})")
+            of_all = f", {percent(_unwritten(facts))} of its bytes" if _unwritten(facts) else ""
+            found.append(f"the {side}'s template doesn't write all that the assistant says ({named}){of_all}")
+            if share > COSTLY_SHARE:
+                remedies.append("From what a template leaves out nothing is learnt: give one that writes it.")
+        if facts.spelled_parts:
+            level = _worse(level, Level.NOTE)
+            place = many(facts.spelled_parts, "conversation")
+            found.append(f"the {side}'s template writes content that is a list of parts as Python shows a list, in {place}")
+            remedies.append("Give content as texts, or a template that takes parts.")
         if facts.broken_marks:
             level = _worse(level, Level.NOTE)
             named = ", ".join(list(facts.broken_marks)[:_MOST_NAMED])
             found.append(f"the {side}'s template writes {named}, which its vocabulary has to spell out")
             remedies.append("It seems to be another model's template.")
+    if costs[Cause.REORDERED]:
+        found.append("the teacher's template writes what is said in another order")
     if cost:
         found.append(f"{percent(cost)} of the loss tokens are lost to what the two templates write differently")
-    if not found:
+    if not found and not any(facts.said_bytes for _, facts in sides):
+        found.append(f"the assistant says nothing in {many(conversations, 'conversation')}: nothing to judge by")
+        level = Level.NOTE
+    elif not found:
         found.append(f"both templates write all that the assistant says in {many(conversations, 'conversation')}")
     return Verdict(topic="chat template", level=level, found=_sentence(found), remedy=" ".join(dict.fromkeys(remedies)))
 
 
-def _special_tokens(sides: Iterable[tuple[str, SideFacts]]) -> Verdict:
+def _special_tokens(sides: Iterable[tuple[str, SideFacts]], lookalike_chunks: int) -> Verdict:
+    sides = list(sides)
+    if not any(facts.bytes for _, facts in sides):
+        return Verdict(topic="special tokens", level=Level.NOTE, found=_NOTHING)
     reading = [(side, _named(facts.special_tokens)) for side, facts in sides if facts.special_tokens]
     words = [f"the {side} reads {named} within the texts as special tokens" for side, named in reading]
     if not words:
         return Verdict(topic="special tokens", level=Level.GOOD, found="No text holds what either side takes for a special token.")
+    if lookalike_chunks:
+        pair = "pairs" if lookalike_chunks == 1 else "pair"
+        words.append(f"{many(lookalike_chunks, 'chunk')} {pair} one with the other side's plain spelling of it")
     remedy = "In a training these end turns or texts: take them out of the texts, unless they are meant."
     return Verdict(topic="special tokens", level=Level.NOTE, found=_sentence(words), remedy=remedy)
 
