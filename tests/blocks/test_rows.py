@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 
 import numpy as np
 import pytest
@@ -62,12 +64,15 @@ def test_a_disk_that_is_too_small_is_noticed_before_anything_is_written(tmp_path
         RowFile(tmp_path / "m.npy", RowLayout.matrix(1 << 40, 1 << 12, HALF))
 
 
-def test_a_full_disk_is_an_error_that_says_so() -> None:
-    full = Path("/dev/full")
-    if not full.exists():
+def test_a_full_disk_is_an_error_that_says_so(tmp_path: Path) -> None:
+    if not Path("/dev/full").exists():
         pytest.skip("no /dev/full here")
-    with pytest.raises(ArtifactError, match="disk is full"):
-        RowFile(full, RowLayout.matrix(3, 2, HALF))
+    with RowFile(tmp_path / "m.npy", RowLayout.matrix(3, 2, HALF)) as file:
+        full = os.open("/dev/full", os.O_RDWR)
+        os.dup2(full, file._handle)
+        os.close(full)
+        with pytest.raises(ArtifactError, match="disk is full"):
+            file.write(np.array([0]), np.ones((1, 2), HALF))
 
 
 @given(row=st.integers(0, 3), place=st.integers(0, 4), other=st.integers(0, 3))
@@ -136,3 +141,33 @@ def test_checksums_of_a_file_are_those_of_its_rows(
     assert found == {row: block_checksum(np.array([row]), rows[row]) for row in np.flatnonzero(wanted).tolist()}
     assert list(found) == sorted(found)
     assert left_out or len(chunks) > 2
+
+
+def test_many_that_begin_at_once_make_one_file(tmp_path: Path) -> None:
+    layout = RowLayout.matrix(400, 16, HALF)
+    for number in range(20):
+        path, begin = tmp_path / f"{number}.npy", Barrier(8)
+
+        def write(row: int, path: Path = path, begin: Barrier = begin) -> None:
+            begin.wait()
+            with RowFile(path, layout) as file:
+                file.write(np.array([row]), np.full((1, 16), row + 1, HALF))
+
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(write, range(8)))
+        assert np.load(path)[:9, 0].tolist() == [1, 2, 3, 4, 5, 6, 7, 8, 0]
+    assert len(list(tmp_path.iterdir())) == 20
+
+
+def test_a_file_killed_in_the_making_is_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def killed(self: Path, target: Path) -> None:
+        raise KeyboardInterrupt
+
+    path = tmp_path / "m.npy"
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", killed)
+        with pytest.raises(KeyboardInterrupt):
+            RowFile(path, RowLayout.matrix(3, 2, HALF))
+    assert not path.exists()
+    RowFile(path, RowLayout.matrix(3, 2, HALF)).close()
+    assert np.load(path).shape == (3, 2)

@@ -20,8 +20,9 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from zephon_core.atomic import fsync_directory
+from zephon_core.atomic import atomic_file
 from zephon_core.errors import ArtifactError, CorruptArtifactError
+from zephon_core.locks import alone_in
 from zephon_core.npy import npy_header
 
 __all__ = ["RowFile", "RowLayout", "block_checksum", "row_checksums"]
@@ -86,10 +87,11 @@ class RowFile:
         self.layout = layout
         self._header = layout.header()
         self._total = layout.file_bytes
-        self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        with self._space_errors():
+            self._make_if_absent()
+        self._handle = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
-            with self._space_errors():
-                self._prepare()
+            self._check()
         except BaseException:
             os.close(self._handle)
             raise
@@ -169,9 +171,11 @@ class RowFile:
         end = int(np.searchsorted(self.layout.offsets, self.layout.offsets[first] + elements, side="right")) - 1
         return min(self.layout.row_count, max(first + 1, end))
 
-    def _prepare(self) -> None:
-        status = os.fstat(self._handle)
-        if status.st_size == 0:
+    def _make_if_absent(self) -> None:
+        """Make the file in one step: whoever else opens it, or finds it after a kill, sees all of it or none."""
+        with alone_in(self.path.parent):
+            if self.path.exists() and self.path.stat().st_size:
+                return
             free = shutil.disk_usage(self.path.parent).free
             if free < self._total:
                 raise ArtifactError(
@@ -180,11 +184,13 @@ class RowFile:
                     wanted=f"{self._total / 1e9:.1f} GB for {self.path.name}",
                     remedy="Free space, or move the store to a larger disk.",
                 )
-            os.pwrite(self._handle, self._header, 0)
-            os.ftruncate(self._handle, self._total)
-            os.fsync(self._handle)
-            fsync_directory(self.path.parent)
-        elif status.st_size != self._total or os.pread(self._handle, len(self._header), 0) != self._header:
+            with atomic_file(self.path) as file:
+                file.write(self._header)
+                file.truncate(self._total)
+
+    def _check(self) -> None:
+        status = os.fstat(self._handle)
+        if status.st_size != self._total or os.pread(self._handle, len(self._header), 0) != self._header:
             raise CorruptArtifactError(
                 str(self.path),
                 f"has {status.st_size:,} bytes and is no array {list(self.layout.shape)} of {self.dtype}",

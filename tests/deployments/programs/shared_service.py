@@ -77,7 +77,7 @@ def processes_with(variable: str) -> list[int]:
     return found
 
 
-def wait_for(condition: Callable[[], Any], what: str, timeout_s: float = 60.0) -> Any:
+def wait_for(condition: Callable[[], Any], what: str, timeout_s: float = 180.0) -> Any:
     """Return the first true value of `condition`."""
     deadline = time.monotonic() + timeout_s
     while not (value := condition()):
