@@ -165,9 +165,19 @@ def test_a_file_killed_in_the_making_is_made_anew(tmp_path: Path, monkeypatch: p
 
     path = tmp_path / "m.npy"
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "replace", killed)
+        patch.setattr(Path, "hardlink_to", killed)
         with pytest.raises(KeyboardInterrupt):
             RowFile(path, RowLayout.matrix(3, 2, HALF))
     assert not path.exists()
     RowFile(path, RowLayout.matrix(3, 2, HALF)).close()
     assert np.load(path).shape == (3, 2)
+
+
+def test_where_there_are_no_links_a_file_is_made_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(self: Path, target: Path) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(Path, "hardlink_to", refused)
+    RowFile(tmp_path / "m.npy", RowLayout.matrix(3, 2, HALF)).close()
+    assert np.load(tmp_path / "m.npy").shape == (3, 2)
+    assert len(list(tmp_path.iterdir())) == 1

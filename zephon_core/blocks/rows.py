@@ -20,9 +20,8 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from zephon_core.atomic import atomic_file
+from zephon_core.atomic import fsync_directory, temporary_name
 from zephon_core.errors import ArtifactError, CorruptArtifactError
-from zephon_core.locks import alone_in
 from zephon_core.npy import npy_header
 
 __all__ = ["RowFile", "RowLayout", "block_checksum", "row_checksums"]
@@ -173,20 +172,31 @@ class RowFile:
 
     def _make_if_absent(self) -> None:
         """Make the file in one step: whoever else opens it, or finds it after a kill, sees all of it or none."""
-        with alone_in(self.path.parent):
-            if self.path.exists() and self.path.stat().st_size:
-                return
-            free = shutil.disk_usage(self.path.parent).free
-            if free < self._total:
-                raise ArtifactError(
-                    str(self.path.parent),
-                    f"has {free / 1e9:.1f} GB free",
-                    wanted=f"{self._total / 1e9:.1f} GB for {self.path.name}",
-                    remedy="Free space, or move the store to a larger disk.",
-                )
-            with atomic_file(self.path) as file:
+        if self.path.exists():
+            return
+        free = shutil.disk_usage(self.path.parent).free
+        if free < self._total:
+            raise ArtifactError(
+                str(self.path.parent),
+                f"has {free / 1e9:.1f} GB free",
+                wanted=f"{self._total / 1e9:.1f} GB for {self.path.name}",
+                remedy="Free space, or move the store to a larger disk.",
+            )
+        temporary = temporary_name(self.path)
+        try:
+            with temporary.open("xb") as file:
                 file.write(self._header)
                 file.truncate(self._total)
+                file.flush()
+                os.fsync(file.fileno())
+            try:
+                self.path.hardlink_to(temporary)  # other than a rename, it leaves a file be that somebody else has made meanwhile
+            except OSError:
+                if not self.path.exists():  # a file system without links
+                    temporary.replace(self.path)
+        finally:
+            temporary.unlink(missing_ok=True)
+        fsync_directory(self.path.parent)
 
     def _check(self) -> None:
         status = os.fstat(self._handle)
