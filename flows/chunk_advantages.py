@@ -88,9 +88,7 @@ class _Advantages(Stepwise):
             self._step("score", score_teacher, recipes.score, identity)
         self._step("attach", attach_advantages, recipes.attach, identity)
         self._step("report", draw_report, recipes.report, identity)
-        folder = ""
-        if run.output:
-            folder = self._finish("publish", [publish_advantages(spec, identity, run, wait_for=self._after, return_state=True)])
+        folder = self._published(publish_advantages, identity)
         cached, seconds = self._cached, self._seconds
         result = result_of(spec, identity, store=self._store, folder=folder, cached=cached, seconds=seconds)
         self._publish(result, recipes)

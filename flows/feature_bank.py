@@ -78,10 +78,8 @@ class _Build(Stepwise):
         else:
             self._step("encode", encode_texts, recipes.features, identity)
         bank = self._step("manifest", write_manifest, recipes.bank, identity)
-        folder = bank.url if bank else ""
-        if run.output:
-            published = publish_bank(spec, identity, run, wait_for=self._after, return_state=True)
-            folder = str(Path(self._finish("publish", [published])).expanduser().absolute())
+        published = self._published(publish_bank, identity)
+        folder = str(Path(published).expanduser().absolute()) if published else bank.url if bank else ""
         outcome = _read_outcome(self._store, recipes)
         result = BankResult(
             bank=folder,

@@ -71,6 +71,13 @@ class Stepwise:
         self._cached[name] = state.name == "Cached"
         return ref
 
+    def _published(self, task: Task[..., str], identity: Any) -> str:
+        """Publish what was made to the run's output; return the folder, "" where none is wanted."""
+        if not self._run.output:
+            return ""
+        state = task(self._spec, identity, self._run, wait_for=self._after, return_state=True)
+        return str(self._finish("publish", [state]))
+
     def _finish(self, name: str, states: list[State[Any]]) -> Any:
         """Return what the step's last task run returned; raises the error of the first that failed."""
         results = [state.result() for state in states]

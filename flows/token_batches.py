@@ -59,9 +59,7 @@ class _Planning(Stepwise):
         self._step("lengths", measure_lengths, recipes.lengths, identity)
         self._step("plan", plan_epoch, recipes.plan, identity)
         self._step("report", draw_report, recipes.report, identity)
-        folder = ""
-        if run.output:
-            folder = self._finish("publish", [publish_batches(spec, identity, run, wait_for=self._after, return_state=True)])
+        folder = self._published(publish_batches, identity)
         cached, seconds = self._cached, self._seconds
         result = result_of(spec, identity, store=self._store, folder=folder, cached=cached, seconds=seconds)
         self._publish(result, recipes)

@@ -58,19 +58,34 @@ def is_temporary(path: Path) -> bool:
 
 
 @contextmanager
-def atomic_file(path: Path) -> Iterator[BinaryIO]:
-    """Open a new file for writing that takes the place of `path` when the block ends without an error."""
+def atomic_file(path: Path, *, keep: bool = False) -> Iterator[BinaryIO]:
+    """Open a new file for writing that takes the place of `path` when the block ends without an error.
+
+    keep: leave a file be that somebody else has put there by then.
+    """
     temporary = temporary_name(path)
     try:
         with temporary.open("xb") as handle:
             yield handle
             handle.flush()
             os.fsync(handle.fileno())
-        temporary.replace(path)
+        if not keep or not _linked(temporary, path):
+            temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
     fsync_directory(path.parent)
+
+
+def _linked(temporary: Path, path: Path) -> bool:
+    """Give a file the name `path` unless one has it; False where a file system has no links and the name is free."""
+    try:
+        path.hardlink_to(temporary)
+    except OSError:
+        if not path.exists():
+            return False
+    temporary.unlink()
+    return True
 
 
 def write_bytes(path: Path, content: bytes) -> None:

@@ -41,6 +41,8 @@ __all__ = [
     "Built",
     "FileRecord",
     "Recipe",
+    "build_in_order",
+    "clear_partial",
     "default_store_root",
     "package_versions",
 ]
@@ -139,6 +141,16 @@ class Built:
 
     ref: ArtifactRef
     cached: bool
+
+
+def build_in_order(steps: Mapping[str, Callable[[], Built]]) -> tuple[dict[str, bool], dict[str, float]]:
+    """Take steps one after the other; return which were there already, and how many seconds each took, by name."""
+    cached, seconds = {}, {}
+    for name, step in steps.items():
+        started = time.monotonic()
+        cached[name] = step().cached
+        seconds[name] = round(time.monotonic() - started, 3)
+    return cached, seconds
 
 
 def default_store_root() -> Path:

@@ -11,6 +11,7 @@ from zephon_core.bank import steps
 from zephon_core.bank.manifest import read_manifest
 from zephon_core.bank.publish import check_output
 from zephon_core.bank.specs import BankSpec, RunOptions
+from zephon_core.models.encoder import check_device
 from zephon_core.progress import NULL_PROGRESS, Progress
 from zephon_core.runners import TaskRunner
 from zephon_core.store import ArtifactStore
@@ -92,10 +93,8 @@ def check_run(run: RunOptions) -> None:
     """Raise SpecError for options that would fail after hours of work: an output that can't be, a GPU that isn't there."""
     if run.output:
         check_output(run.output)
-    if run.device.startswith("cuda") and run.task_runner in (TaskRunner.THREAD, TaskRunner.PROCESS):
-        from zephon_core.models.encoder import EncoderOptions, check_device
-
-        check_device(EncoderOptions(device=run.device))
+    if run.task_runner in (TaskRunner.THREAD, TaskRunner.PROCESS):
+        check_device(run.device)
 
 
 def current_result(spec: BankSpec, seconds: dict[str, float]) -> BankResult:

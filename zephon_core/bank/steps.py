@@ -27,7 +27,7 @@ from zephon_core.blocks import BlockState
 from zephon_core.errors import ArtifactError, LeaseHeldError, PoisonError
 from zephon_core.locks import is_held
 from zephon_core.progress import NULL_PROGRESS, Progress
-from zephon_core.readers.sources import check_unchanged
+from zephon_core.readers.sources import check_all_unchanged
 from zephon_core.store import ArtifactRef, ArtifactStore, Built, Recipe, clear_partial, discard
 from zephon_core.tokenizers import load_identified
 
@@ -73,8 +73,7 @@ def scan(
         statistics = scan_texts(
             spec.scan, identity.sources, directory, threads=threads, memory_bytes=memory_bytes, progress=progress
         )
-        for source in identity.sources:
-            check_unchanged(source, memo=store.memo)
+        check_all_unchanged(identity.sources, memo=store.memo)
         return statistics
 
     if base is None or recipes.added is None or recipes.raw_scan is None:

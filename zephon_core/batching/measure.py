@@ -22,7 +22,7 @@ from zephon_core.fingerprint import FileMemo
 from zephon_core.npy import npy_header
 from zephon_core.progress import NULL_PROGRESS, Progress
 from zephon_core.readers.rows import Row, RowProblem, iter_rows, row_error
-from zephon_core.readers.sources import Source, check_unchanged
+from zephon_core.readers.sources import Source, check_all_unchanged
 from zephon_core.tokenizers import Tokenizer
 
 __all__ = ["LENGTHS_NAME", "MEASURE_VERSION", "copy_table", "length_statistics", "measure_texts", "table_file", "table_sha256"]
@@ -129,8 +129,7 @@ def measure_texts(
             parts.append(adjust(np.asarray(tokenizer.encode_batch(some).lengths), begin))
             begin += len(some)
             phase.advance(len(some))
-    for source in sources:
-        check_unchanged(source, memo=memo)
+    check_all_unchanged(sources, memo=memo)
     if not parts:
         raise InputError(", ".join(source.url for source in sources), "hold no row")
     lengths = np.concatenate(parts)

@@ -8,9 +8,9 @@ returns it; the others make it, one process at a time. Both the command line and
 
 from __future__ import annotations
 
-import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from zephon_core.batching.specs import BatchesRun, BatchesSpec
 from zephon_core.fingerprint import fingerprint
 from zephon_core.progress import NULL_PROGRESS, Progress
 from zephon_core.readers.sources import Source, resolve_sources
-from zephon_core.store import ArtifactStore, Built, Recipe, clear_partial
+from zephon_core.store import ArtifactStore, Built, Recipe, build_in_order, clear_partial
 from zephon_core.tokenizers import identify_tokenizer, load_identified
 
 __all__ = [
@@ -205,11 +205,9 @@ def plan_batches(spec: BatchesSpec, run: BatchesRun = BatchesRun(), *, progress:
         check_output(run.output)
     store = ArtifactStore(run.store)
     identity = identify(spec, store=store, progress=progress)
-    cached, seconds = {}, {}
-    for name, step in (("lengths", lengths), ("plan", plan), ("report", report)):
-        started = time.monotonic()
-        cached[name] = step(spec, identity, store=store, progress=progress, force=run.refresh).cached
-        seconds[name] = round(time.monotonic() - started, 3)
+    options: dict[str, Any] = {"store": store, "progress": progress, "force": run.refresh}
+    todo: dict[str, Callable[..., Built]] = {"lengths": lengths, "plan": plan, "report": report}
+    cached, seconds = build_in_order({name: partial(step, spec, identity, **options) for name, step in todo.items()})
     folder = publish(spec, identity, run, store=store) if run.output else ""
     return result_of(spec, identity, store=store, folder=folder, cached=cached, seconds=seconds)
 

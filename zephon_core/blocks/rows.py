@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from zephon_core.atomic import fsync_directory, temporary_name
+from zephon_core.atomic import atomic_file
 from zephon_core.errors import ArtifactError, CorruptArtifactError
 from zephon_core.npy import npy_header
 
@@ -182,21 +182,9 @@ class RowFile:
                 wanted=f"{self._total / 1e9:.1f} GB for {self.path.name}",
                 remedy="Free space, or move the store to a larger disk.",
             )
-        temporary = temporary_name(self.path)
-        try:
-            with temporary.open("xb") as file:
-                file.write(self._header)
-                file.truncate(self._total)
-                file.flush()
-                os.fsync(file.fileno())
-            try:
-                self.path.hardlink_to(temporary)  # other than a rename, it leaves a file be that somebody else has made meanwhile
-            except OSError:
-                if not self.path.exists():  # a file system without links
-                    temporary.replace(self.path)
-        finally:
-            temporary.unlink(missing_ok=True)
-        fsync_directory(self.path.parent)
+        with atomic_file(self.path, keep=True) as file:
+            file.write(self._header)
+            file.truncate(self._total)
 
     def _check(self) -> None:
         status = os.fstat(self._handle)

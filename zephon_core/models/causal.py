@@ -32,8 +32,7 @@ _MOST_DEVIATION = {Precision.FLOAT32: 1e-3, Precision.FLOAT16: 0.05, Precision.B
 def load_scorer(spec: ModelSpec, options: EncoderOptions | None = None) -> CausalScorer:
     """Load a causal language model with its head. Raises ModelError for a folder that holds none, SpecError, MissingExtraError."""
     options = options or EncoderOptions()
-    if options.device != "cpu":
-        check_device(options)
+    check_device(options.device)
     folder = _causal_folder(spec)
     name = scorer_name(spec, device=options.device)
     pack = folder.weight_bytes * options.copies <= PACKED_BYTES

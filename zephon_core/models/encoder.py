@@ -101,8 +101,7 @@ def forward_name(spec: ModelSpec, *, device: str) -> str:
 def load_encoder(spec: ModelSpec, options: EncoderOptions | None = None) -> Encoder:
     """Load a frozen model. Raises ModelError, SpecError or MissingExtraError (a package that isn't installed)."""
     options = options or EncoderOptions()
-    if options.device != "cpu":
-        check_device(options)
+    check_device(options.device)
     if is_plugin(spec.path):
         if options.pooling != "model":
             raise SpecError("pooling", f"is {options.pooling}", wanted=f"model: {spec.path} gives one vector a text by itself")
@@ -147,12 +146,14 @@ def load_reference(spec: ModelSpec, options: EncoderOptions) -> Encoder:
     return TransformerEncoder(folder, plain, pooling_modes(folder, options.pooling), options, onednn=False, pack=False)
 
 
-def check_device(options: EncoderOptions) -> None:
-    """Raise SpecError unless the GPU that is asked for is there, before whatever would use it fails in its own words."""
+def check_device(device: str) -> None:
+    """Raise SpecError where a GPU is asked for that isn't there, before whatever would use it fails in its own words."""
+    if device in ("auto", "cpu"):
+        return
     cuda = import_torch().cuda
-    index = int(options.device.partition(":")[2] or 0)
+    index = int(device.partition(":")[2] or 0)
     if not cuda.is_available() or index >= cuda.device_count():
-        raise SpecError("device", f"is {options.device}", wanted="a GPU of this machine", remedy="Set device: auto or cpu.")
+        raise SpecError("device", f"is {device}", wanted="a GPU of this machine", remedy="Set device: auto or cpu.")
 
 
 class Bounded(Protocol):

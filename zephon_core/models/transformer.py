@@ -134,7 +134,7 @@ def choose_device(options: EncoderOptions) -> torch.device:
 
     if options.device == "cpu":
         return torch.device("cpu")
-    check_device(options)
+    check_device(options.device)
     device = torch.device(options.device)
     if options.gpu_memory_gb:
         total = torch.cuda.get_device_properties(device).total_memory

@@ -10,7 +10,7 @@ import hashlib
 import io
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +23,7 @@ from zephon_core.progress import NULL_PROGRESS, Progress
 
 __all__ = [
     "Source",
+    "check_all_unchanged",
     "check_unchanged",
     "detect_format",
     "expand_source",
@@ -93,6 +94,12 @@ def check_unchanged(source: Source, *, memo: FileMemo | None = None) -> None:
     """Compare a source's present content with its identity. Raises SourceChangedError if it differs, InputError if it is gone."""
     if _size(source.url) != source.bytes or _sha256(source.url, memo) != source.sha256:
         raise SourceChangedError(source.url)
+
+
+def check_all_unchanged(sources: Iterable[Source], *, memo: FileMemo | None = None) -> None:
+    """Do what `check_unchanged` does for each of some sources."""
+    for source in sources:
+        check_unchanged(source, memo=memo)
 
 
 def expand_source(text: str) -> list[tuple[str, str]]:

@@ -7,7 +7,6 @@ Steps as in `zephon_core.xtoken.steps`. What comes out is what advantages take a
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -20,17 +19,17 @@ from pydantic import BaseModel, ConfigDict
 from zephon_core.blocks import TokenRowsWriter
 from zephon_core.errors import BadRowError, SourceChangedError, SpecError
 from zephon_core.models import model_content_sha256
+from zephon_core.models.encoder import check_device
 from zephon_core.progress import NULL_PROGRESS, Progress
 from zephon_core.publish import PublishedKind
-from zephon_core.readers.sources import Source, check_unchanged, resolve_sources
-from zephon_core.store import ArtifactStore, Built, Recipe, clear_partial
+from zephon_core.readers.sources import Source, check_all_unchanged, resolve_sources
+from zephon_core.store import ArtifactStore, Built, Recipe, build_in_order, clear_partial
 from zephon_core.xtoken.attach_files import LOGPROBS_COLUMN
 from zephon_core.xtoken.datums import check_list_column, row_and_position
 from zephon_core.xtoken.parquet_rows import ParquetRows, bad_columns, bad_rows, list_array, parquet_writer
 from zephon_core.xtoken.score import open_scores
 from zephon_core.xtoken.score_files import build_scores, forget_scores, scores_recipe
 from zephon_core.xtoken.specs import ChunkAdvantagesRun, ScoreSequencesSpec
-from zephon_core.xtoken.steps import check_device_is_there
 
 __all__ = ["LOGPROBS_NAME", "MANIFEST_NAME", "SequencesResult", "score_sequence_files"]
 
@@ -123,18 +122,16 @@ def score_sequence_files(
     run = run or ChunkAdvantagesRun()
     if run.output:
         _LOGPROBS.check_output(run.output)
-    check_device_is_there(run)
+    check_device(run.device)
     store = ArtifactStore(run.store)
     identity = identify(spec, store=store, progress=progress)
     recipes = sequences_recipes(spec, identity)
     if run.refresh:
         forget_scores(recipes.score, store=store, progress=progress)
-    built: dict[str, Built] = {}
-    seconds: dict[str, float] = {}
     steps: dict[str, Callable[[], Built]] = {
         "tokens": lambda: _tokens(identity, recipes, run, store, progress),
         "score": lambda: build_scores(
-            *(recipes.score, built["tokens"].ref, spec.score, run.scoring()),
+            *(recipes.score, store.needed(recipes.tokens), spec.score, run.scoring()),
             sources=identity.sources,
             unknown=lambda place, known: _unknown_id(identity, place, known, spec.score.model.path),
             store=store,
@@ -143,15 +140,12 @@ def score_sequence_files(
         ),
         "logprobs": lambda: _logprobs(identity, recipes, run, store, progress),
     }
-    for name, step in steps.items():
-        started = time.monotonic()
-        built[name] = step()
-        seconds[name] = round(time.monotonic() - started, 3)
-    logprobs = built["logprobs"].ref
+    cached, seconds = build_in_order(steps)
+    logprobs = store.needed(recipes.logprobs)
     if run.output:
         folder = str(_LOGPROBS.publish(store, spec.name, {"logprobs": logprobs}, Path(run.output)))
-    scored = store.record(built["score"].ref).statistics
-    counted = store.record(built["tokens"].ref).statistics
+    scored = store.record(store.needed(recipes.score)).statistics
+    counted = store.record(store.needed(recipes.tokens)).statistics
     return SequencesResult(
         output=folder if run.output else logprobs.url,
         fingerprint=logprobs.fingerprint,
@@ -160,7 +154,7 @@ def score_sequence_files(
         poison=scored["poison"],
         forward=scored["forward"],
         receipt=scored["receipt"],
-        cached={name: each.cached for name, each in built.items()},
+        cached=cached,
         seconds=seconds,
     )
 
@@ -189,7 +183,7 @@ def _tokens(
                 writer.append(ids, lengths[lengths > 0])
                 phase.advance(len(lengths))
             statistics = {"sequences": rows.count, "tokens": writer.tokens}
-        _check_unchanged(identity, store)
+        check_all_unchanged(identity.sources, memo=store.memo)
         return statistics
 
     return store.build(recipes.tokens, produce, force=run.refresh, progress=progress)
@@ -231,12 +225,7 @@ def _logprobs(
                 lists = list_array(lengths, pa.array(values, mask=np.isnan(values)))
                 writer.write_table(part.with_column(LOGPROBS_COLUMN, lists, schema))
                 phase.advance(len(lengths))
-        _check_unchanged(identity, store)
+        check_all_unchanged(identity.sources, memo=store.memo)
         return {"sequences": rows.count}
 
     return store.build(recipes.logprobs, produce, force=run.refresh, progress=progress)
-
-
-def _check_unchanged(identity: SequencesIdentity, store: ArtifactStore) -> None:
-    for source in identity.sources:
-        check_unchanged(source, memo=store.memo)

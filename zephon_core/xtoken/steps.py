@@ -9,7 +9,6 @@ There is nothing to score where the teacher's logprobs are given.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -22,10 +21,11 @@ from zephon_core.atomic import write_bytes
 from zephon_core.blocks import TokenRows
 from zephon_core.errors import InputError, SourceChangedError, SpecError
 from zephon_core.models import model_content_sha256
+from zephon_core.models.encoder import check_device
 from zephon_core.progress import NULL_PROGRESS, Progress
 from zephon_core.publish import PublishedKind
-from zephon_core.readers.sources import Source, check_unchanged, resolve_sources
-from zephon_core.store import ArtifactRef, ArtifactStore, Built, Recipe, clear_partial
+from zephon_core.readers.sources import Source, check_all_unchanged, resolve_sources
+from zephon_core.store import ArtifactRef, ArtifactStore, Built, Recipe, build_in_order, clear_partial
 from zephon_core.tokenizers import identify_tokenizer, load_identified
 from zephon_core.xtoken.advantages import ChunkAdvantageStats
 from zephon_core.xtoken.attach_files import (
@@ -227,7 +227,7 @@ def align(
             directory=directory,
             progress=progress,
         )
-        _check_unchanged(identity.datums, store)
+        check_all_unchanged(identity.datums, memo=store.memo)
         return statistics
 
     return store.build(advantages_recipes(spec, identity).align, produce, force=force, progress=progress)
@@ -290,7 +290,7 @@ def attach(
     def produce(directory: Path) -> dict[str, Any]:
         clear_partial(directory)
         statistics = write_advantages(inputs, clip=spec.clip, center=spec.center, directory=directory, progress=progress)
-        _check_unchanged((*identity.datums, *identity.logprobs), store)
+        check_all_unchanged((*identity.datums, *identity.logprobs), memo=store.memo)
         return statistics
 
     return store.build(recipes.attach, produce, force=force, progress=progress)
@@ -365,15 +365,7 @@ def check_run(run: ChunkAdvantagesRun) -> None:
     """Raise SpecError for options that would fail after hours of work: an output that can't be, a GPU that isn't there."""
     if run.output:
         _ADVANTAGES.check_output(run.output)
-    check_device_is_there(run)
-
-
-def check_device_is_there(run: ChunkAdvantagesRun) -> None:
-    """Raise SpecError for a GPU that isn't there."""
-    if run.device.startswith("cuda"):
-        from zephon_core.models.encoder import EncoderOptions, check_device
-
-        check_device(EncoderOptions(device=run.device))
+    check_device(run.device)
 
 
 def build_chunk_advantages(
@@ -392,11 +384,8 @@ def build_chunk_advantages(
     todo: dict[str, Callable[..., Built]] = {"align": align, "score": partial(score, run=run), "attach": attach, "report": report}
     if spec.score is None:
         del todo["score"]
-    cached, seconds = {}, {}
-    for name, step in todo.items():
-        started = time.monotonic()
-        cached[name] = step(spec, identity, store=store, progress=progress, force=run.refresh).cached
-        seconds[name] = round(time.monotonic() - started, 3)
+    options: dict[str, Any] = {"store": store, "progress": progress, "force": run.refresh}
+    cached, seconds = build_in_order({name: partial(step, spec, identity, **options) for name, step in todo.items()})
     folder = publish(spec, identity, run, store=store) if run.output else ""
     return result_of(spec, identity, store=store, folder=folder, cached=cached, seconds=seconds)
 
@@ -414,8 +403,3 @@ def result_of(
     attached = store.needed(advantages_recipes(spec, identity).attach)
     made = store.record(attached).statistics
     return ChunkAdvantagesResult(folder or attached.url, attached.fingerprint, made["stats"], made["drops"], cached, seconds)
-
-
-def _check_unchanged(sources: tuple[Source, ...], store: ArtifactStore) -> None:
-    for source in sources:
-        check_unchanged(source, memo=store.memo)
