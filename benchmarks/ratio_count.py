@@ -69,7 +69,7 @@ def write_shards(folder: Path, kind: str, texts: list[str]) -> None:
             pq.write_table(pa.table({"text": part}), file, row_group_size=4096, compression="zstd")
             continue
         lines = b"".join(orjson.dumps({"text": text}) + b"\n" for text in part)
-        file.write_bytes(gzip.compress(lines, 6) if kind.endswith("gz") else lines)
+        file.write_bytes(gzip.compress(lines, 6, mtime=0) if kind.endswith("gz") else lines)
 
 
 def read_texts(file: Path) -> Iterator[str]:

@@ -76,7 +76,7 @@ def write(folder: Path, number: int, texts: Texts, format: str) -> None:
     elif format == "jsonl":
         (folder / f"{number:03}.jsonl").write_bytes(lines)
     else:
-        (folder / f"{number:03}.jsonl.gz").write_bytes(gzip.compress(lines))
+        (folder / f"{number:03}.jsonl.gz").write_bytes(gzip.compress(lines, mtime=0))
 
 
 @pytest.fixture(scope="module")

@@ -49,7 +49,7 @@ def made(tmp_path: Path, kind: str, store: ArtifactStore) -> Dataset:
             write_parquet(folder / f"{number}.parquet", texts(rng, 600, 2000 * (1 + number % 4)), group_rows=200 * (1 + number % 3))
         elif kind == "compressed":
             lines = "".join(json.dumps({"text": text}) + "\n" for text in texts(rng, 40, 900))
-            (folder / f"{number}.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
+            (folder / f"{number}.jsonl.gz").write_bytes(gzip.compress(lines.encode(), mtime=0))
         else:
             lines = "".join(json.dumps({"text": text}) + "\n" for text in texts(rng, 40, 900))
             (folder / f"{number}.jsonl").write_text(lines)
