@@ -19,6 +19,7 @@ COMMANDS = {
     "catalog": ["catalog.py", "--json", str(RESULTS / "catalog.json")],
     "ratios": ["ratios.py", "--json", str(RESULTS / "ratios.json")],
     "batches": ["batches.py", "--json", str(RESULTS / "batches.json")],
+    "xtoken": ["xtoken.py", "--json", str(RESULTS / "xtoken.json")],
     "encode": ["encode.py", "--json", str(RESULTS / "encode.json")],
 }
 

@@ -10,7 +10,8 @@ import pytest
 from chats import chatml, gemma, stripping
 
 from zephon_core.xtoken import Conversation
-from zephon_core.xtoken.islands import SaidPiece, composed, render_pieces, said_pieces
+from zephon_core.xtoken.islands import Islands, SaidPiece, composed, render_pieces, said_pieces
+from zephon_core.xtoken.normalised import Fold
 
 
 def found(render: Any, *messages: dict[str, Any], **options: Any) -> dict[tuple[Any, ...], str]:
@@ -118,3 +119,72 @@ def test_blocks_are_followed():
     second = np.array([[12, 0, 10], [22, 30, 9]])
     assert composed(first, second).tolist() == [[2, 0, 3], [8, 8, 2], [10, 30, 2]]
     assert composed(first, second[:0]).tolist() == []
+
+
+def matched(student: Any, teacher: Any, *messages: dict[str, Any]) -> list[tuple[Any, Any]]:
+    """To which pieces the matched bytes of two renderings belong, here and there. None: to none."""
+    islands = Islands(*(render_pieces(render, Conversation(messages, {})) for render in (student, teacher)))
+    sides = (islands.student, islands.teacher)
+    blocks = islands.between(*(np.frombuffer(side.text, dtype=np.uint8) for side in sides), Fold())
+
+    def piece(side: Any, place: int) -> Any:
+        every = [*side.pieces.items(), *side.repeated]
+        return next((key for key, (start, end) in every if start <= place < end), None)
+
+    places = [(a + n, b + n) for a, b, length in blocks.tolist() for n in range(length)]
+    assert all(sides[0].text[a] == sides[1].text[b] for a, b in places)
+    return sorted({(piece(sides[0], a), piece(sides[1], b)) for a, b in places}, key=repr)
+
+
+SAME_WORDS = [
+    {"role": "user", "content": "Paris is the capital of France."},
+    {"role": "assistant", "content": "Paris is the capital of France."},
+    {"role": "user", "content": "Is Paris the capital of France?"},
+    {"role": "assistant", "content": "It is."},
+]
+
+
+def forgetful(messages: Any, options: Any) -> str:
+    """Leaves earlier replies out."""
+    last = len(messages) - 1
+    return "".join(f"[{m['content']}]" for number, m in enumerate(messages) if m["role"] == "user" or number == last)
+
+
+def backwards(messages: Any, options: Any) -> str:
+    return "".join(f"[{message['content']}]" for message in reversed(messages))
+
+
+def questions_twice(messages: Any, options: Any) -> str:
+    return "".join(f"[{m['content']}]" * (2 if m["role"] == "user" else 0) for m in messages) + messages[-1]["content"]
+
+
+@pytest.mark.parametrize("teacher", [forgetful, backwards, questions_twice])
+def test_a_reply_is_never_matched_with_the_same_words_of_another_turn(teacher: Any):
+    for student in (chatml, gemma):
+        pairs = matched(student, teacher, *SAME_WORDS) + matched(teacher, student, *SAME_WORDS)
+        assert all(ours == theirs for ours, theirs in pairs if ours and theirs)
+        assert any(ours == theirs for ours, theirs in pairs if ours)
+
+
+def test_a_call_is_never_matched_with_the_same_words_of_another_call():
+    def last_call_alone(messages: Any, options: Any) -> str:
+        function = messages[-1]["tool_calls"][-1]["function"]
+        return f"call {function['name']} with {function['arguments']}"
+
+    calls = [{"function": {"name": name, "arguments": '{"city": "Paris"}'}} for name in ("weather", "population")]
+    pairs = matched(chatml, last_call_alone, {"role": "assistant", "content": None, "tool_calls": calls})
+    assert {(ours, theirs) for ours, theirs in pairs if ours and theirs} == {
+        (key, key) for key in ((0, "call", 1, "name"), (0, "call", 1, "arguments"))
+    }
+
+
+def test_reasoning_that_one_side_has_in_a_field_and_the_other_in_marks_is_matched():
+    both = {"role": "assistant", "content": "<think>two and two</think>Four.", "reasoning_content": "two and two"}
+
+    def field_alone(messages: Any, options: Any) -> str:
+        return f"({messages[0]['reasoning_content']}) {messages[0]['content'].split('</think>')[1]}"
+
+    def marks_alone(messages: Any, options: Any) -> str:
+        return str(messages[0]["content"])
+
+    assert ((0, "reasoning_content"), (0, "content", 2)) in matched(field_alone, marks_alone, both)

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from zephon_core.xtoken.normalised import Fold, folded
+from zephon_core.xtoken.normalised import Fold, Folded, folded
 
 __all__ = ["Conversation", "Islands", "Render", "RenderedPieces", "SaidPiece", "render_pieces", "said_pieces"]
 
@@ -53,11 +53,12 @@ class Conversation:
 class RenderedPieces:
     """A rendered conversation. pieces: from and to which byte of the text each piece stands, by its place in the messages.
 
-    spoken: the places of what the assistant says.
+    repeated: the same of pieces that the template writes several times, as often. spoken: the places of what the assistant says.
     """
 
     text: bytes
     pieces: Mapping[Key, tuple[int, int]]
+    repeated: Sequence[tuple[Key, tuple[int, int]]]
     spoken: frozenset[Key]
 
 
@@ -71,7 +72,8 @@ class Islands:
     def between(self, student: npt.NDArray[np.uint8], teacher: npt.NDArray[np.uint8], fold: Fold) -> npt.NDArray[np.int64]:
         """Match the bytes of both sides' tokens, folded, by way of the renderings: int64 [blocks, 3] (place, place, length).
 
-        Tokens that were sampled or cut otherwise than the template renders are matched with its rendering by a diff.
+        Tokens that were sampled or cut otherwise than the template renders are matched with its rendering by a diff. So is what one
+        side writes elsewhere or not at all; but words of one message are never matched with the same words of another.
         """
         from zephon_core.xtoken.difference import matching_blocks
 
@@ -80,6 +82,7 @@ class Islands:
         other = placed(theirs.content, teacher)
         shared = _chain(self._common(ours.places, theirs.places, ours.content, theirs.content))
         blocks = matching_blocks(ours.content, theirs.content, shared)
+        blocks = _of_one_speech(blocks, _speeches(self.student, ours), _speeches(self.teacher, theirs))
         return composed(composed(mine, blocks), other)
 
     def _common(self, ours: Any, theirs: Any, a: Any, b: Any) -> npt.NDArray[np.int64]:
@@ -100,6 +103,32 @@ class Islands:
             weight = blocks[:, 2:] * (_SPOKEN if key in self.student.spoken else 1)
             found.append(np.concatenate([blocks[:, :2], weight, blocks[:, 2:]], axis=1))
         return np.concatenate(found)
+
+
+def _speeches(rendered: RenderedPieces, text: Folded) -> npt.NDArray[np.int64]:
+    """Mark the message or call to which each byte of a folded rendering belongs: int64 [bytes], 0 where none is known."""
+    speeches = np.zeros(len(text.content), dtype=np.int64)
+    for key, (start, end) in [*rendered.pieces.items(), *rendered.repeated]:
+        call = 1 + int(key[2]) if key[1] == "call" else 0
+        speeches[int(text.places[start]) // 4 : int(text.places[end]) // 4] = 1 + (int(key[0]) << 20) + call
+    return speeches
+
+
+def _of_one_speech(
+    blocks: npt.NDArray[np.int64], ours: npt.NDArray[np.int64], theirs: npt.NDArray[np.int64]
+) -> npt.NDArray[np.int64]:
+    """Leave those bytes of the blocks out that belong to one message or call here and to another there."""
+    out: list[npt.NDArray[np.int64]] = []
+    for a, b, length in blocks.tolist():
+        mine, other = ours[a : a + length], theirs[b : b + length]
+        fits = (mine == other) | (mine == 0) | (other == 0)
+        if fits.all():
+            out.append(np.array([[a, b, length]], dtype=np.int64))
+        else:
+            edges = np.flatnonzero(np.diff(fits, prepend=False, append=False))
+            starts, ends = edges[::2], edges[1::2]
+            out.append(np.stack([a + starts, b + starts, ends - starts], axis=1))
+    return np.concatenate(out) if out else blocks
 
 
 def placed(tokens: npt.NDArray[np.uint8], text: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
@@ -166,9 +195,11 @@ def render_pieces(render: Render, conversation: Conversation) -> RenderedPieces:
     if found is None:
         found = _searched(text, framing[::2], order, cores)
     times = Counter(order)
-    spans = {pieces[number].key: found[place] for place, number in enumerate(order) if times[number] == 1 and place in found}
+    all_found = [(pieces[number].key, times[number], found[place]) for place, number in enumerate(order) if place in found]
+    spans = {key: span for key, often, span in all_found if often == 1}
+    repeated = [(key, span) for key, often, span in all_found if often > 1]
     spoken = {piece.key for piece in pieces if conversation.messages[piece.key[0]].get("role") == "assistant"}
-    return RenderedPieces(text.encode("utf-8"), spans, frozenset(spoken))
+    return RenderedPieces(text.encode("utf-8"), spans, repeated, frozenset(spoken))
 
 
 class SaidPiece(NamedTuple):
