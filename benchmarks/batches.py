@@ -12,7 +12,8 @@ Lengths are drawn from a log-normal distribution with a long tail (mean about 34
     plan        GlobalBatchPlan with buckets: build, statistics, save, open, the size of its state
     peers       planning, padding waste and restoring on the same lengths, each peer in an environment of its own
                 (peers/batch_environments.py makes them, in FOLDER or the user's cache); planning with all cores and with one,
-                as none of the peers uses more
+                as none of the peers uses more, of lengths that are known, as in every epoch but a table's first, and "anew": read
+                for the first time, checked and identified (SHA-256), which no peer does
 
 Rounds alternate between the contestants; figures are medians, ratios are taken within a round. Quote the ratios.
 """
@@ -316,7 +317,14 @@ def peers(lengths: np.ndarray, folder: Path | None, scratch: Path, repeats: int)
     path = scratch / "peer_lengths.npy"
     np.save(path, lengths)
     result: dict[str, Any] = {}
-    ours: dict[str, list[float]] = {"all cores": [], "one core": []}
+    known = build(lengths)
+    contestants: dict[str, Callable[[], object]] = {
+        "all cores": known.next_epoch,
+        "one core": lambda: on_one_core(known.next_epoch),
+        "anew, all cores": lambda: build(lengths),
+        "anew, one core": lambda: on_one_core(lambda: build(lengths)),
+    }
+    ours: dict[str, list[float]] = {cores: [] for cores in contestants}
     for name, python in environments(folder).items():
         if python.startswith("!"):
             result[name] = {"not measured": python[1:]}
@@ -326,7 +334,6 @@ def peers(lengths: np.ndarray, folder: Path | None, scratch: Path, repeats: int)
             continue
         command = [python, str(HERE / "peers" / "token_batches.py"), name, str(path), str(BUDGET), str(repeats)]
         done = subprocess.run(command, capture_output=True, check=False, text=True)
-        contestants = {"all cores": lambda: build(lengths), "one core": lambda: on_one_core(lambda: build(lengths))}
         mine = alternate(contestants, 5 * repeats)  # milliseconds each
         if done.returncode:
             result[name] = {"not measured": done.stderr.strip().splitlines()[-1]}
