@@ -117,7 +117,7 @@ def test_the_interval_holds_the_exact_ratio(
     word_tokenizer: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(_Calibration, "_may_read_all", lambda self: False)  # these sets are small enough to be counted
+    monkeypatch.setattr(_Calibration, "_may_read_rest", lambda *_: False)  # these sets are small enough to be counted
     counting = TextTokenCountingSpec(word_tokenizer)
     dataset = Dataset.from_path("data", str(made(kind, format)), store=store)
     truth = exact_ratio(dataset, counting, store)
@@ -161,7 +161,7 @@ def test_content_and_seed_alone_decide(
 def test_it_goes_on_until_the_interval_is_narrow_enough(
     made: Callable[..., Path], store: ArtifactStore, word_tokenizer: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_Calibration, "_may_read_all", lambda self: False)
+    monkeypatch.setattr(_Calibration, "_may_read_rest", lambda *_: False)
     folder = made("even", "jsonl")
     wide, narrow = (measured(folder, store, word_tokenizer, target_rel_error=target) for target in (0.05, 0.001))
     assert wide.interval is not None and narrow.interval is not None
@@ -371,7 +371,7 @@ def one_row_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(parquet_format, "_LARGE_GROUP_BYTES", 1)
     monkeypatch.setattr(parquet_format, "_UNIT_BYTES", 1)
     monkeypatch.setattr(calibrate_module, "_EASY_BYTES", (1 << 10, 1 << 20))
-    monkeypatch.setattr(_Calibration, "_may_read_all", lambda self: False)
+    monkeypatch.setattr(_Calibration, "_may_read_rest", lambda *_: False)
     rng = random.Random(11)
     texts = [words(rng, rng.randint(1, 40), longest=1 + row // 2000) for row in range(6000)]
     table = pa.table({"text": pa.array(texts, pa.string()), "tags": pa.array([["a"]] * len(texts))})

@@ -55,7 +55,7 @@ def test_bad_values_are_refused_in_the_form(browser: Browser, prefect_service: R
 
 
 def test_a_run_from_the_form_gives_advantages(browser: Browser, prefect_service: Running) -> None:
-    browser.click("Submit")
+    browser.submit()
     states = ends_of_run(browser, prefect_service, "advantages-by-hand", 1, ("identify", *STEPS))
     assert states == dict.fromkeys(("identify", *STEPS), "Completed")
 
@@ -80,6 +80,6 @@ def test_the_same_run_again_is_cached(browser: Browser, prefect_service: Running
     browser.click("Copy to new run")
     browser.sees("Parameters")
     assert browser.field("Name").get_attribute("value") == "by-hand"
-    browser.click("Submit")
+    browser.submit()
     states = ends_of_run(browser, prefect_service, "advantages-by-hand", 2, ("identify", *STEPS))
     assert states == {"identify": "Completed", **dict.fromkeys(STEPS, "Cached")}

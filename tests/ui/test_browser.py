@@ -52,7 +52,7 @@ def test_a_run_from_the_form_builds_a_bank(browser: Browser, prefect_service: Ru
     browser.fill(browser.field("Name"), "from-the-form")
     browser.sees_no_more("does not match")  # until then, the form takes its last message for the value's and submits nothing
     browser.picture("form")
-    browser.click("Submit")
+    browser.submit()
     open_run(browser, prefect_service, 1)
     browser.picture("run")
     assert task_states(browser) == {"identify": "Completed", **dict.fromkeys(STEPS, "Completed")}
@@ -75,7 +75,7 @@ def test_its_artifacts_can_be_read(browser: Browser) -> None:
 
 def test_the_same_run_again_is_cached(browser: Browser, prefect_service: Running) -> None:
     copy_to_new_run(browser)
-    browser.click("Submit")
+    browser.submit()
     open_run(browser, prefect_service, 2)
     assert task_states(browser) == {"identify": "Completed", **dict.fromkeys(STEPS, "Cached")}
     browser.picture("cached")
@@ -85,7 +85,7 @@ def test_with_another_model_only_the_encode_runs_and_shows_its_progress(browser:
     copy_to_new_run(browser)
     browser.fill(browser.field("Model"), "tiny_encoder:two")
     prefect_service.hold.touch()
-    browser.click("Submit")
+    browser.submit()
     key = "bank-from-the-form-encode-progress"
     progress = wait_for(lambda: latest_artifact(prefect_service, key), "the progress artifact")
     browser.open(f"/v2/artifacts/artifact/{progress['id']}")

@@ -48,7 +48,7 @@ def test_bad_values_are_refused_in_the_form(
 def test_a_run_from_the_form_measures_each_data_set(browser: Browser, prefect_service: Running) -> None:
     browser.fill(browser.field("Confidence"), "0.9")
     browser.sees_no_more("greater than or equal")
-    browser.click("Submit")
+    browser.submit()
     assert ends_of_run(browser, prefect_service, RUN, 1, TASKS) == dict.fromkeys(TASKS, "Completed")
 
 
@@ -73,7 +73,7 @@ def test_the_same_run_again_is_cached(browser: Browser, prefect_service: Running
     browser.click("Copy to new run")
     browser.sees("Parameters")
     assert browser.field("Name").get_attribute("value") == "by-hand"
-    browser.click("Submit")
+    browser.submit()
     expected = {"identify": "Completed", **dict.fromkeys(MEASURED, "Cached"), "prime": "Completed"}
     assert ends_of_run(browser, prefect_service, RUN, 2, TASKS) == expected
     browser.picture("ratio-cached")

@@ -28,7 +28,8 @@ from zephon_core.ratios.specs import RatioRun
 from zephon_core.store import ArtifactStore
 
 if TYPE_CHECKING:
-    from zephon_core.ratios.counting import CountingSpec, CountPlan, Replay
+    from zephon_core.ratios.count import ExactCount
+    from zephon_core.ratios.counting import CountingSpec, CountPlan, Replay, TokenCounter
     from zephon_core.ratios.datasets import Dataset
 
 __all__ = ["Measurement", "calibrate"]
@@ -46,6 +47,7 @@ _FIRST_VISITS = 8
 _ONLY_VISITS = 128
 _MOST_VISITS = 512
 _WORTH_LOOKING_AGAIN = 1.5
+_WITHIN_BELOW_BETWEEN = 8  # how many times smaller what units hide is made than what they differ by, where looks cost nothing
 _MOST_TO_KEEP_BYTES = 256 << 20
 _MOST_TOKENS_A_BYTE = 1.0
 _ENCODED_BYTES = 16 << 20  # about as much as a calibration encodes
@@ -155,43 +157,59 @@ class _Calibration:
         if not self._axis or not self._raw:
             reason = f"holds nothing that can be read{_words(self._reasons)}"
             return _fallback(self._dataset, self._estimation, reason, retryable=self._transient)
-        if self._raw <= self._estimation.exact_below_bytes and self._may_read_all():
-            return self._exact(progress)
+        budget = self._estimation.byte_budget
+        small = self._raw <= self._estimation.exact_below_bytes
+        if small and budget is None:
+            return self._counted(progress)
         with ExitStack() as stack:
             sampler = Sampler(self._dataset, threads=self._workers, stack=stack)
+            if small and self._may_read_rest(sampler):
+                from zephon_core.ratios.count import prefix_rows
+
+                counter = self._counter()
+                plan = counter.plan(sampler.first_rows(prefix_rows(self._replay)))
+                return self._counted_rest(sampler, plan, counter.encoder, progress)
             if self._fitting < _LEAST_MEASURED:
-                reason = f"two draws read more than the byte budget of {self._estimation.byte_budget:,}"
+                reason = f"two draws read more than the byte budget of {budget:,}"
                 return _fallback(self._dataset, self._estimation, reason)
             draws, visits = self._first_round()
             while (first := self._affordable(sampler, 0, draws)) is None:
                 self._tries += 1
             rng, positions = first
             looks = positions[:: -(-len(positions) // _PREFIX_ROWS)]
-            measure = self._estimation.load_measure()
-            encoded = min(self._axis, _ENCODED_BYTES)
-            counter = build_counter(
-                self._counting, replay=self._replay, measure=measure, text_bytes=encoded, threads=self._workers, store=self._store
-            )
+            counter = self._counter()
             plan = counter.plan(sampler.look(looks, _PREFIX_ROWS, whole=self._replay is not None))
             phase = stack.enter_context(progress.phase(f"calibrate {self._dataset.name}", total=None, unit="draws"))
             rounds = [self._measure(sampler, plan, positions, rng, visits, phase)]
             while step := self._next_step(rounds, visits, sampler):
                 if step.everything:
-                    return self._exact(progress)
+                    return (
+                        self._counted(progress) if budget is None else self._counted_rest(sampler, plan, counter.encoder, progress)
+                    )
                 if step.visits:
-                    visits = step.visits
-                    again = [self._positions(number, len(round.values)) for number, round in enumerate(rounds)]
-                    rounds = [self._measure(sampler, plan, positions, rng, visits, phase) for rng, positions in again]
+                    visits, rounds = step.visits, self._look_again(sampler, plan, rounds, step.visits, phase)
                 elif more := self._affordable(sampler, len(rounds), step.draws):
                     rng, positions = more
                     rounds.append(self._measure(sampler, plan, positions, rng, visits, phase))
                 else:
+                    if looks_left := self._looks_left(rounds, visits, sampler):
+                        visits, rounds = looks_left, self._look_again(sampler, plan, rounds, looks_left, phase)
                     break
             for found in rounds:
                 self._reasons.update(found.reasons)
             if self._fitting < 1:
                 self._reasons["two draws at times read more than the byte budget"] += 1
             return self._measurement(plan, rounds, visits, sampler)
+
+    def _counter(self) -> TokenCounter:
+        return build_counter(
+            self._counting,
+            replay=self._replay,
+            measure=self._estimation.load_measure(),
+            text_bytes=min(self._axis, _ENCODED_BYTES),
+            threads=self._workers,
+            store=self._store,
+        )
 
     def _positions(self, number: int, draws: int) -> tuple[np.random.Generator, Int64]:
         again = () if number or not self._tries else ("try", self._tries)
@@ -204,6 +222,11 @@ class _Calibration:
         found = sampler.measure(plan, positions, rng, visits=visits, advance=phase.advance)
         self._transient |= found.transient
         return found
+
+    def _look_again(self, sampler: Sampler, plan: CountPlan, rounds: list[Draws], visits: int, phase: Phase) -> list[Draws]:
+        """Measure the draws of all rounds anew, each with so many looks."""
+        again = [self._positions(number, len(found.values)) for number, found in enumerate(rounds)]
+        return [self._measure(sampler, plan, positions, rng, visits, phase) for rng, positions in again]
 
     def _first_round(self) -> tuple[int, int]:
         """Choose how many draws to begin with, and how often to look where one falls on a unit that is read whole.
@@ -253,7 +276,7 @@ class _Calibration:
         if needed <= measured:
             return None
         wanted = min(1e15, needed * _SAFETY * made / measured)
-        if self._may_read_all() and wanted * visits * STRETCH_BYTES > self._axis:
+        if self._may_read_rest(sampler) and wanted * visits * STRETCH_BYTES > self._axis:
             return _Step(everything=True)
         best = self._best_visits(within, between, visits, wanted, made, sampler)
         first = len(rounds) == 1 and visits == _FIRST_VISITS
@@ -277,6 +300,17 @@ class _Calibration:
         candidates = [2**power for power in range(1, limit.bit_length())]
         return int(min((*candidates, limit), key=cost))
 
+    def _looks_left(self, rounds: list[Draws], visits: int, sampler: Sampler) -> int:
+        """Say how often to look where no further draw is affordable: at what is kept, looks cost no bytes. 0: as often as now."""
+        seen = sampler.decoded_bytes_seen
+        if not seen or seen > _MOST_TO_KEEP_BYTES:
+            return 0
+        within, between = _variances(rounds, self._estimate(rounds, 0, visits), visits)
+        limit = min(_MOST_VISITS, min(seen, _ENCODED_BYTES) // (STRETCH_BYTES * sum(len(found.values) for found in rounds)))
+        useful = math.ceil(_WITHIN_BELOW_BETWEEN * within / between) if between > 0 else limit
+        looks = min(limit, useful)
+        return looks if looks >= _WORTH_LOOKING_AGAIN * visits else 0
+
     def _affordable(self, sampler: Sampler, number: int, draws: int) -> tuple[np.random.Generator, Int64] | None:
         """Draw a round's positions, as many of those wanted as the budget of bytes has room for; None if it has for none."""
         budget = self._estimation.byte_budget
@@ -293,21 +327,27 @@ class _Calibration:
                 return None
             draws = max(PER_STRATUM, min(draws - PER_STRATUM, int(draws * (budget - self._spent) / cost)))
 
-    def _may_read_all(self) -> bool:
+    def _may_read_rest(self, sampler: Sampler) -> bool:
         budget = self._estimation.byte_budget
-        return budget is None or self._reading.of_all() <= budget
+        return budget is None or self._spent + self._reading.of_rest(sampler.kept) <= budget
 
-    def _exact(self, progress: Progress) -> Measurement:
+    def _counted(self, progress: Progress) -> Measurement:
+        """Count everything, with all processes, which read some of it more than once."""
         from zephon_core.ratios.count import count_tokens
 
-        counted = count_tokens(
-            self._dataset,
-            self._counting,
-            replay=self._replay,
-            measure=self._estimation.load_measure(),
-            run=RatioRun(workers=self._workers, store=str(self._store.root)),
-            progress=progress,
-        )
+        run = RatioRun(workers=self._workers, store=str(self._store.root))
+        measure = self._estimation.load_measure()
+        counted = count_tokens(self._dataset, self._counting, replay=self._replay, measure=measure, run=run, progress=progress)
+        return self._exact(counted, counted.bytes_read)
+
+    def _counted_rest(self, sampler: Sampler, plan: CountPlan, encoder: str, progress: Progress) -> Measurement:
+        """Count everything, and read nothing of it twice."""
+        from zephon_core.ratios.count import count_units
+
+        counted = count_units(self._dataset, sampler.every_unit(plan), plan, encoder, progress=progress)
+        return self._exact(counted, sampler.bytes_read)
+
+    def _exact(self, counted: ExactCount, bytes_read: int) -> Measurement:
         self._reasons.update(counted.bad_rows)
         self._reasons.update(counted.bad_units)
         self._transient |= counted.transient
@@ -324,7 +364,7 @@ class _Calibration:
             interval=_with_rest(ratio, ratio, share),
             failed=1 - share,
             units=len(self._dataset.units),
-            bytes_read=counted.bytes_read,
+            bytes_read=bytes_read,
             design="exact" if counted.complete else "counted in part",
             loss_ratio=loss,
             loss_interval=None if loss is None else _with_rest(loss, loss, share),

@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -33,7 +33,7 @@ from zephon_core.tokenizers import serial_encoding
 if TYPE_CHECKING:
     from zephon_core.ratios.datasets import Dataset
 
-__all__ = ["ExactCount", "count_tokens", "open_worker"]
+__all__ = ["ExactCount", "WholeUnits", "count_tokens", "count_units", "open_worker", "prefix_rows"]
 
 _PREFIX_ROWS = 8
 _PREFIX_ROWS_TO_REPLAY = 256  # most of which may be dropped
@@ -129,17 +129,37 @@ def count_tokens(
         progress.note(f"Counting in one process alone: {reason}.")
         workers = 1
     jobs = _jobs(dataset.units.size, workers)
-    prefix = _first_rows(dataset, _PREFIX_ROWS_TO_REPLAY if replay else _PREFIX_ROWS)
+    prefix = _first_rows(dataset, prefix_rows(replay))
     order = _Order(dataset, counting, replay, measure, prefix, total_bytes, workers, str(store.root))
     sums = _Sums()
     with progress.phase("count", total=total_bytes, unit="B") as phase, closing(_results(order, jobs)) as results:
         for part in results:
             sums.add(part)
             phase.advance(part.unit_bytes)
+    return _outcome(dataset, sums, time.perf_counter() - started)
+
+
+def count_units(
+    dataset: Dataset, reader: WholeUnits, plan: CountPlan, encoder: str, *, progress: Progress = NULL_PROGRESS
+) -> ExactCount:
+    """Count as `count_tokens` does, in this process, by a plan, each unit read once with a reader. encoder: what encodes texts."""
+    started = time.perf_counter()
+    worker, sums = _Worker(dataset, reader, plan, encoder), _Sums()
+    sums.add(worker(()))
+    with progress.phase("count", total=int(dataset.units.size.sum()), unit="B") as phase:
+        for unit in range(len(dataset.units)):
+            part = worker((_Slice(unit, 0, 1),))
+            sums.add(part)
+            phase.advance(part.unit_bytes)
+    return _outcome(dataset, sums, time.perf_counter() - started)
+
+
+def _outcome(dataset: Dataset, sums: _Sums, seconds: float) -> ExactCount:
+    total_bytes = int(dataset.units.size.sum())
     unreadable = [f"{problem.url}: {problem.reason}" for problem in dataset.problems]
     transient = sums.transient or any(problem.transient for problem in dataset.problems)
     told = (*unreadable, *sums.told())
-    if not sums.rows and (sums.bad_units or (unreadable and not jobs)):
+    if not sums.rows and (sums.bad_units or (unreadable and not len(dataset.units))):
         kind = TransientInputError if transient else InputError
         raise kind(f"data set {dataset.name}", f"can't be read: {told[0]}")
     return ExactCount(
@@ -155,7 +175,7 @@ def count_tokens(
         measured_share=float(1 - sums.lost_bytes(dataset.units.size) / max(total_bytes, 1)),
         readable_share=dataset.readable_share,
         bytes_read=sums.bytes_read,
-        seconds=time.perf_counter() - started,
+        seconds=seconds,
         encoder=sums.encoder,
         what=sums.what,
     )
@@ -192,6 +212,17 @@ class _Slice(NamedTuple):
 Job = tuple[_Slice, ...]
 
 
+class WholeUnits(Protocol):
+    """Reads units whole."""
+
+    @property
+    def bytes_read(self) -> int:
+        """Bytes read so far, off the disk or wire."""
+
+    def read(self, unit: int) -> UnitRows:
+        """Read a whole unit. Raises InputError."""
+
+
 def _jobs(unit_bytes: Int64, workers: int) -> list[Job]:
     """Cut units into jobs, large ones into several, small ones put together; the largest first, so that workers end together."""
     slice_bytes = max(_SLICE_BYTES, int(unit_bytes.sum()) // (workers * _JOBS_A_WORKER))
@@ -209,6 +240,11 @@ def _jobs(unit_bytes: Int64, workers: int) -> list[Job]:
             jobs.append(tuple(small))
             small, small_bytes = [], 0
     return [*jobs, tuple(small)] if small else jobs
+
+
+def prefix_rows(replay: Replay | None) -> int:
+    """Say how many rows a plan is made from."""
+    return _PREFIX_ROWS_TO_REPLAY if replay else _PREFIX_ROWS
 
 
 def _first_rows(dataset: Dataset, rows: int) -> list[Any]:
@@ -315,7 +351,7 @@ def open_worker(order: _Order) -> Iterator[Callable[[Job], _Sums]]:
 class _Worker:
     """Counts jobs on one thread."""
 
-    def __init__(self, dataset: Dataset, reader: UnitReader, plan: CountPlan, encoder: str) -> None:
+    def __init__(self, dataset: Dataset, reader: WholeUnits, plan: CountPlan, encoder: str) -> None:
         self._dataset = dataset
         self._reader = reader
         self._plan = plan

@@ -18,30 +18,31 @@ ROW_READ_BYTES = 4 << 10
 """What a draw reads of an addressable unit: a row, or a window of a long one."""
 _PAGE_PLACES_BYTES = 16 << 10
 _OTHER_OPENING_BYTES = 80 << 10
+_NO_LIMIT = 1 << 62
 
 Bool = npt.NDArray[np.bool_]
 Int64 = npt.NDArray[np.int64]
 
 
 class _Opening(NamedTuple):
-    """What is read of a file beside its units. whole: they are in there."""
+    """What is read of a file beside its units. most: what is read of it in all, with all its units."""
 
     bytes: int
-    whole: bool = False
+    most: int
 
 
 class ReadingCost:
     """Bytes that draws from a data set read, off the disk or wire.
 
     A unit is read whole, and once, unless rows of it can be read alone; opening its file costs as well, once for all its units.
+    No byte of a Parquet file is read twice.
     """
 
     def __init__(self, dataset: Dataset) -> None:
         self._units = dataset.units
         opening = [_opening(shard) for shard in dataset.shards]
         self._file_bytes = np.array([cost.bytes for cost in opening], np.int64)
-        whole = np.array([cost.whole for cost in opening], np.bool_)
-        self._unit_bytes = np.where(whole[dataset.units.shard], 0, dataset.units.stored_bytes)
+        self._most_bytes = np.array([cost.most for cost in opening], np.int64)
 
     def of_draws(self, drawn: Int64, seen: Bool) -> int:
         """Return what draws read that fall on units `drawn`, if those `seen`, bool [units], and their files are kept."""
@@ -52,7 +53,8 @@ class ReadingCost:
     def fitting(self, budget: int) -> float:
         """Return how likely two draws in proportion to size are to fit in a budget, at least."""
         units = self._units
-        costs = np.where(units.addressable, ROW_READ_BYTES, self._unit_bytes + self._file_bytes[units.shard])
+        whole = np.minimum(units.stored_bytes + self._file_bytes[units.shard], self._most_bytes[units.shard])
+        costs = np.where(units.addressable, ROW_READ_BYTES, whole)
         if 2 * int(costs.max(initial=0)) <= budget:
             return 1.0
         order = np.argsort(costs, kind="stable")
@@ -64,21 +66,27 @@ class ReadingCost:
         again = np.where(once, chance, 0.0)
         return min(1.0, float(chance @ (partners + again)))
 
-    def of_all(self) -> int:
-        """Return what it costs to read everything."""
-        units = np.arange(len(self._units))
-        return self._of_units(units, np.zeros(len(units), np.bool_))
+    def of_rest(self, seen: Bool) -> int:
+        """Return what it costs to read everything, if units `seen`, bool [units], and their files are kept."""
+        return self._of_units(np.flatnonzero(self._units.addressable | ~seen), seen & ~self._units.addressable)
 
     def _of_units(self, units: Int64, seen: Bool) -> int:
-        files = np.setdiff1d(self._units.shard[units], self._units.shard[seen])
-        return int(self._unit_bytes[units].sum() + self._file_bytes[files].sum())
+        """Return what it costs to read units that aren't among those seen."""
+        before = np.flatnonzero(seen)
+        return self._of_files(np.concatenate([before, units])) - self._of_files(before)
+
+    def _of_files(self, units: Int64) -> int:
+        """Return what it costs to read units, and nothing before them."""
+        numbers, of_file = np.unique(self._units.shard[units], return_inverse=True)
+        content = np.bincount(of_file, weights=self._units.stored_bytes[units], minlength=len(numbers)).astype(np.int64)
+        return int(np.minimum(content + self._file_bytes[numbers], self._most_bytes[numbers]).sum())
 
 
 def _opening(shard: Shard) -> _Opening:
     if shard.format == "jsonl":
-        return _Opening(0)
+        return _Opening(0, _NO_LIMIT)
     if shard.format != "parquet":
-        return _Opening(min(_OTHER_OPENING_BYTES, shard.stored_bytes))
+        return _Opening(min(_OTHER_OPENING_BYTES, shard.stored_bytes), _NO_LIMIT)
     if shard.stored_bytes <= WHOLE_BYTES:
-        return _Opening(shard.stored_bytes, whole=True)
-    return _Opening(tail_bytes(shard.stored_bytes) + _PAGE_PLACES_BYTES)
+        return _Opening(shard.stored_bytes, shard.stored_bytes)
+    return _Opening(tail_bytes(shard.stored_bytes) + _PAGE_PLACES_BYTES, shard.stored_bytes)

@@ -166,6 +166,31 @@ class Sampler:
                     payloads += unit_rows.payloads(sorted({int(row) for row in wanted if row < count}))
         return [payload for payload in payloads if payload is not BLANK_ROW and not isinstance(payload, RowProblem)][:rows]
 
+    def first_rows(self, rows: int) -> list[Any]:
+        """Read the first good rows, for a plan to be made from; their units are kept."""
+        reader = self._open(None)
+        found: list[Any] = []
+        for unit in range(len(self._dataset.units)):
+            with suppress(InputError):  # it is counted as bad when its turn comes
+                self._looked_at[unit] = decoded = reader.read(unit)
+                found += decoded.payloads(range(min(rows, len(decoded.row_bytes))))
+            found = [payload for payload in found if payload is not BLANK_ROW and not isinstance(payload, RowProblem)]
+            if len(found) >= rows:
+                break
+        return found[:rows]
+
+    def every_unit(self, plan: CountPlan) -> _RestReader:
+        """Return a reader of all units in turn, which are read only if they aren't kept."""
+        return _RestReader(self, plan)
+
+    def whole(self, plan: CountPlan, unit: int) -> UnitRows:
+        """Return a unit's rows, which are read only if they aren't kept, and not kept. Raises InputError."""
+        kept = self._kept.get(unit)
+        if kept is not None:
+            return kept.rows
+        rows = self._looked_at.pop(unit, None)
+        return self._reader(plan).read(unit) if rows is None else rows
+
     def measure(
         self,
         plan: CountPlan,
@@ -305,11 +330,28 @@ class Sampler:
         return shard.url
 
 
+class _RestReader:
+    """Reads units as a `UnitReader` does, from what a sampler keeps or else from their files."""
+
+    def __init__(self, sampler: Sampler, plan: CountPlan) -> None:
+        self._sampler = sampler
+        self._plan = plan
+
+    @property
+    def bytes_read(self) -> int:
+        """Bytes that the sampler has read so far, off the disk or wire."""
+        return self._sampler.bytes_read
+
+    def read(self, unit: int) -> UnitRows:
+        """Return a unit's rows. Raises InputError."""
+        return self._sampler.whole(self._plan, unit)
+
+
 class _UnitDraws:
     """Draws rows of one decoded unit in proportion to their bytes."""
 
     def __init__(self, rows: UnitRows, size: int, text_path: tuple[str, ...] | None, where: str) -> None:
-        self._rows = rows
+        self.rows = rows
         self._where = where
         self._text_path = text_path
         self._texts = rows.texts(text_path) if text_path is not None else None
@@ -328,7 +370,7 @@ class _UnitDraws:
         is_text = np.zeros(len(rows), np.bool_) if self._texts is None else self._texts.lengths[rows] > WHOLE_ROW_BYTES
         found = [self._stretch_of(row, at) for row, at in zip(rows[is_text].tolist(), inside[is_text].tolist(), strict=True)]
         others, first, times = np.unique(rows[~is_text], return_index=True, return_counts=True)
-        for payload, row, number, count in zip(self._rows.payloads(others.tolist()), others.tolist(), first, times, strict=True):
+        for payload, row, number, count in zip(self.rows.payloads(others.tolist()), others.tolist(), first, times, strict=True):
             look = replace(self._found(row), payload=payload, times=int(count))
             text = _long_text(look, self._text_path if self._weights[row] > WHOLE_ROW_BYTES else None)
             found.append(look if text is None else _stretch(text, float(inside[~is_text][number]), look))

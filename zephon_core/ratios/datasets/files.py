@@ -49,6 +49,7 @@ class KeptBytes:
         self._lock = Lock()
         self._turns: dict[_Range, Lock] = {}
         self._found: dict[_Range, bytes] = {}
+        self._of_file: dict[str, list[tuple[int, bytes]]] = {}
 
     def get(self, key: _Range, read: Callable[[], bytes]) -> bytes:
         """Return what is kept under (url, start, count), else read it."""
@@ -62,7 +63,15 @@ class KeptBytes:
                     if len(content) <= self._room:
                         self._room -= len(content)
                         self._found[key] = content
+                        self._of_file.setdefault(key[0], []).append((key[1], content))
             return content
+
+    def ending(self, url: str, start: int, stop: int) -> bytes:
+        """Return what is kept of the end of bytes start:stop of a file; empty if nothing is."""
+        for first, content in tuple(self._of_file.get(url, ())):
+            if first < stop <= first + len(content):
+                return content[max(0, start - first) : stop - first]
+        return b""
 
 
 class Tally:
@@ -119,16 +128,20 @@ class OpenFile(io.RawIOBase):
         return self._found.bytes
 
     def range(self, start: int, count: int) -> bytes:
-        """Return bytes start:start+count, fewer only at the end of the file."""
+        """Return bytes start:start+count, fewer only at the end of the file. What is kept of them isn't read again."""
         count = min(count, self.size_bytes - start)
         if count <= 0:
             return b""
+        kept = b"" if self._tally.kept is None else self._tally.kept.ending(self.url, start, start + count)
+        count -= len(kept)
+        if not count:
+            return kept
         with reading(self.url):
             content = self._remote_range(start, count) if self._local is None else self._local_range(self._local, start, count)
         self._tally.bytes_read += len(content)
         if len(content) != count:  # there were that many when it was found
             raise self._changed()
-        return content
+        return content + kept if kept else content
 
     def once(self, start: int, count: int) -> bytes:
         """Return bytes as `range` does, from memory where another reader of the same has read them."""
