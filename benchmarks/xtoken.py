@@ -39,7 +39,7 @@ import pyarrow.parquet as pq
 from zephon_core.tokenizers import Tokenizer, load_tokenizer
 from zephon_core.xtoken import ChunkPlan, TrainDatum, attach_chunk_advantages, tabulate
 from zephon_core.xtoken.advantages import attach_columns
-from zephon_core.xtoken.build import TeacherSide, build_plan_columns
+from zephon_core.xtoken.alignment import TeacherSide, build_plan_columns
 from zephon_core.xtoken.datums import DatumColumns, offsets_of, ragged_floats
 from zephon_core.xtoken.plans import PlanColumns
 

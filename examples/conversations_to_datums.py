@@ -26,7 +26,7 @@ from zephon_core.errors import InputError, ZephonError
 from zephon_core.tokenizers import Tokenizer, load_tokenizer
 from zephon_core.tokenizers.chat_template import ChatTemplate, load_chat_template
 from zephon_core.xtoken import Conversation, score_sequences, spans_in_text
-from zephon_core.xtoken.samples import read_samples
+from zephon_core.xtoken.alignment import read_samples
 
 SCHEMA = pa.schema(
     {

@@ -29,7 +29,7 @@ from tasks.xtoken import (
 )
 from zephon_core.progress import LoggingProgress
 from zephon_core.xtoken.advantages import DROP_REASONS, Drop
-from zephon_core.xtoken.report import REPORT_NAME, describe
+from zephon_core.xtoken.pictures import REPORT_NAME, describe
 from zephon_core.xtoken.specs import ChunkAdvantagesRun, ChunkAdvantagesSpec
 from zephon_core.xtoken.steps import (
     ChunkAdvantagesIdentity,

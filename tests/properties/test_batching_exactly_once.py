@@ -28,8 +28,8 @@ LONGEST = 12
 def short_stretches() -> Iterator[None]:
     """Plan a few examples at once, so that these small epochs consist of many stretches."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("zephon_core.batching.token_sampler._FIRST_STRETCH", 2)
-        patch.setattr("zephon_core.batching.token_sampler._LONGEST_STRETCH", 6)
+        patch.setattr("zephon_core.batching.sampler.token_sampler._FIRST_STRETCH", 2)
+        patch.setattr("zephon_core.batching.sampler.token_sampler._LONGEST_STRETCH", 6)
         yield
 
 

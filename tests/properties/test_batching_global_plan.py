@@ -8,9 +8,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from zephon_core.batching.global_plan import GlobalBatchPlan
 from zephon_core.batching.options import TokenBatchOptions
-from zephon_core.batching.plan_cursor import GlobalBatchCursor
+from zephon_core.batching.plan.cursor import GlobalBatchCursor
+from zephon_core.batching.plan.global_plan import GlobalBatchPlan
 
 worlds = st.integers(1, 9)
 

@@ -19,7 +19,7 @@ from real_tokenizers import Named, tokenizer
 
 from zephon_core.tokenizers import Tokenizer
 from zephon_core.xtoken import tabulate, token_bytes
-from zephon_core.xtoken.align import align_pairs
+from zephon_core.xtoken.alignment.align import align_pairs
 
 __all__ = ["tokenizer"]
 

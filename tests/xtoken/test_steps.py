@@ -23,7 +23,7 @@ from zephon_core.tokenizers.chat_template import load_chat_template
 from zephon_core.upkeep import list_entries, sweep
 from zephon_core.xtoken import TrainDatum, attach_chunk_advantages, build_chunk_plans, score_sequences
 from zephon_core.xtoken import steps as all_steps
-from zephon_core.xtoken.build import render_teacher
+from zephon_core.xtoken.alignment.build import render_teacher
 from zephon_core.xtoken.score.unit import UnitScorer
 from zephon_core.xtoken.specs import ChunkAdvantagesRun, ChunkAdvantagesSpec
 from zephon_core.xtoken.steps import ChunkAdvantagesResult, advantages_recipes, build_chunk_advantages, identify

@@ -6,16 +6,21 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from zephon_core.batching.audit import ConsumptionAudit
-    from zephon_core.batching.cut import cut_batches
-    from zephon_core.batching.global_plan import GlobalBatchPlan
+    from zephon_core.batching.cutting import cut_batches
     from zephon_core.batching.lengths import LengthTable
     from zephon_core.batching.options import TokenBatchOptions
     from zephon_core.batching.order import EpochOrder, epoch_order
-    from zephon_core.batching.plan_cursor import GlobalBatchCursor
-    from zephon_core.batching.shard_sampler import StatefulShardSampler
-    from zephon_core.batching.shard_state import ConsolidatedSamplerState, SamplerState
-    from zephon_core.batching.token_sampler import LoadedBatch, StatefulTokenBatchSampler, TokenBatchPlan
-    from zephon_core.batching.token_state import ConsolidatedTokenBatchState, TokenBatchState
+    from zephon_core.batching.plan import GlobalBatchCursor, GlobalBatchPlan
+    from zephon_core.batching.sampler import (
+        ConsolidatedSamplerState,
+        ConsolidatedTokenBatchState,
+        LoadedBatch,
+        SamplerState,
+        StatefulShardSampler,
+        StatefulTokenBatchSampler,
+        TokenBatchPlan,
+        TokenBatchState,
+    )
 
 __all__ = [
     "ConsolidatedSamplerState",
@@ -37,21 +42,21 @@ __all__ = [
 ]
 
 _HOMES = {
-    "ConsolidatedSamplerState": "shard_state",
-    "ConsolidatedTokenBatchState": "token_state",
+    "ConsolidatedSamplerState": "sampler",
+    "ConsolidatedTokenBatchState": "sampler",
     "ConsumptionAudit": "audit",
     "EpochOrder": "order",
-    "GlobalBatchCursor": "plan_cursor",
-    "GlobalBatchPlan": "global_plan",
+    "GlobalBatchCursor": "plan",
+    "GlobalBatchPlan": "plan",
     "LengthTable": "lengths",
-    "LoadedBatch": "token_sampler",
-    "SamplerState": "shard_state",
-    "StatefulShardSampler": "shard_sampler",
-    "StatefulTokenBatchSampler": "token_sampler",
+    "LoadedBatch": "sampler",
+    "SamplerState": "sampler",
+    "StatefulShardSampler": "sampler",
+    "StatefulTokenBatchSampler": "sampler",
     "TokenBatchOptions": "options",
-    "TokenBatchPlan": "token_sampler",
-    "TokenBatchState": "token_state",
-    "cut_batches": "cut",
+    "TokenBatchPlan": "sampler",
+    "TokenBatchState": "sampler",
+    "cut_batches": "cutting",
     "epoch_order": "order",
 }
 

@@ -70,7 +70,7 @@ def stats(
 ) -> None:
     """Say what a plan's batches are like: waste, imbalance, batches of each rank, their sizes, how well shuffled."""
     with command_errors(verbose=verbose):
-        from zephon_core.batching.global_plan import GlobalBatchPlan
+        from zephon_core.batching.plan import GlobalBatchPlan
 
         found = GlobalBatchPlan.open(folder).statistics.to_json()
         emit(found, as_json=as_json, render=lambda: _show_statistics(found))

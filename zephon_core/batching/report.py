@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from zephon_core.batching.global_plan import GlobalBatchPlan
 from zephon_core.batching.lengths import LengthTable
-from zephon_core.batching.plan_statistics import Distribution, PlanStatistics
+from zephon_core.batching.plan import Distribution, GlobalBatchPlan, PlanStatistics
 from zephon_core.batching.specs import BatchesSpec
 from zephon_core.html import Bar, columns, page, section, stacked, table, tiles
 from zephon_core.progress import format_amount

@@ -17,9 +17,9 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from zephon_core.atomic import write_bytes
-from zephon_core.batching.global_plan import PLAN_VERSION, GlobalBatchPlan
 from zephon_core.batching.lengths import LengthTable
 from zephon_core.batching.measure import LENGTHS_NAME, MEASURE_VERSION, copy_table, measure_texts, table_sha256
+from zephon_core.batching.plan import PLAN_VERSION, GlobalBatchPlan
 from zephon_core.batching.publish import check_output, publish_plan
 from zephon_core.batching.report import REPORT_NAME, REPORT_VERSION, render_report
 from zephon_core.batching.specs import BatchesRun, BatchesSpec

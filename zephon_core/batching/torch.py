@@ -16,8 +16,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from zephon_core.batching.options import is_whole
-from zephon_core.batching.plan_cursor import GlobalBatchCursor, recipe_of
-from zephon_core.batching.token_sampler import StatefulTokenBatchSampler
+from zephon_core.batching.plan import GlobalBatchCursor, recipe_of
+from zephon_core.batching.sampler import StatefulTokenBatchSampler
 from zephon_core.errors import MissingArtifactError, MissingExtraError, SpecError, StateError
 
 try:
@@ -50,7 +50,7 @@ class TokenBatchSampler(Sampler[list[int]]):
     An iterator begins after the last committed batch, so what a loader had asked for when it was given up comes again. Only
     the latest iterator goes on, and only while nothing but it and `commit` moves the source: once that is rewound, sought or
     restored, or batches are left out, it has to be iterated over anew. Of a `GlobalBatchCursor` a batch may be empty:
-    `plan_cursor` says when.
+    `plan.cursor` says when.
 
     It is what `torch.distributed.checkpoint` calls Stateful. Its state is one JSON text (two or three kilobytes, whatever the
     number of examples) under a key that names the rank, since a checkpoint keeps one value of each key.

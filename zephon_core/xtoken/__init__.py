@@ -6,16 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from zephon_core.xtoken.advantages import ChunkAdvantageStats, attach_chunk_advantages
-    from zephon_core.xtoken.build import build_chunk_plans
-    from zephon_core.xtoken.check import PairReport, check_pair
+    from zephon_core.xtoken.alignment import Conversation, build_chunk_plans
+    from zephon_core.xtoken.checking import PairReport, check_pair
     from zephon_core.xtoken.datums import TrainDatum
-    from zephon_core.xtoken.islands import Conversation
+    from zephon_core.xtoken.pictures import ViewedDatum, render_view, view_sample
     from zephon_core.xtoken.plans import ChunkPlan, ChunkSpan
     from zephon_core.xtoken.score import ScoreRun, ScoreSpec, score_sequences
     from zephon_core.xtoken.sequence_steps import score_sequence_files
     from zephon_core.xtoken.specs import ChunkAdvantagesRun, ChunkAdvantagesSpec, ScoreSequencesSpec
     from zephon_core.xtoken.steps import ChunkAdvantagesResult, build_chunk_advantages
-    from zephon_core.xtoken.view import ViewedDatum, render_view, view_sample
     from zephon_core.xtoken.vocabulary import spans_in_text, tabulate, token_bytes
 
 __all__ = [
@@ -52,24 +51,24 @@ _HOMES = {
     "ChunkAdvantagesSpec": "specs",
     "ChunkPlan": "plans",
     "ChunkSpan": "plans",
-    "Conversation": "islands",
-    "PairReport": "check",
+    "Conversation": "alignment",
+    "PairReport": "checking",
     "ScoreRun": "score",
     "ScoreSequencesSpec": "specs",
     "ScoreSpec": "score",
     "TrainDatum": "datums",
-    "ViewedDatum": "view",
+    "ViewedDatum": "pictures",
     "attach_chunk_advantages": "advantages",
     "build_chunk_advantages": "steps",
-    "build_chunk_plans": "build",
-    "check_pair": "check",
-    "render_view": "view",
+    "build_chunk_plans": "alignment",
+    "check_pair": "checking",
+    "render_view": "pictures",
     "score_sequence_files": "sequence_steps",
     "score_sequences": "score",
     "spans_in_text": "vocabulary",
     "tabulate": "vocabulary",
     "token_bytes": "vocabulary",
-    "view_sample": "view",
+    "view_sample": "pictures",
 }
 
 

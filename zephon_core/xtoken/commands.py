@@ -95,10 +95,9 @@ def check(
     if not texts:
         raise SpecError("--texts", "is missing", wanted="a file of texts or messages, such as the student will say")
     from zephon_core.tokenizers import load_tokenizer
-    from zephon_core.xtoken.check import check_pair
-    from zephon_core.xtoken.check_report import render_check, show_check
-    from zephon_core.xtoken.plan_files import late_template
-    from zephon_core.xtoken.samples import read_samples
+    from zephon_core.xtoken.alignment import read_samples
+    from zephon_core.xtoken.checking import check_pair, render_check, show_check
+    from zephon_core.xtoken.files import late_template
 
     report = check_pair(
         load_tokenizer(pair.student),
@@ -203,7 +202,7 @@ def _write_page(path: Path, page: str) -> None:
 
 
 def _show_attached(result: ChunkAdvantagesResult) -> None:
-    from zephon_core.xtoken.report import REPORT_NAME, describe
+    from zephon_core.xtoken.pictures import REPORT_NAME, describe
 
     for name, words in describe(result.stats).items():
         typer.echo(f"{name:<13}{words}")

@@ -10,12 +10,11 @@ from zephon_core.progress import NULL_PROGRESS, Progress
 from zephon_core.store import ArtifactStore
 from zephon_core.tokenizers import load_identified, load_tokenizer
 from zephon_core.xtoken.advantages import DROP_REASONS, Drop
-from zephon_core.xtoken.attach_files import attached_parts
-from zephon_core.xtoken.plan_files import late_template
-from zephon_core.xtoken.samples import SampleInput, named_samples, read_samples
+from zephon_core.xtoken.alignment import SampleInput, named_samples, read_samples
+from zephon_core.xtoken.files import attached_parts, late_template
+from zephon_core.xtoken.pictures import ViewedDatum, render_view, view_datums, view_sample
 from zephon_core.xtoken.specs import ChunkAdvantagesSpec, PairSpec
 from zephon_core.xtoken.steps import advantages_recipes, attach_inputs, identify
-from zephon_core.xtoken.view import ViewedDatum, render_view, view_datums, view_sample
 
 __all__ = ["FIRST_ROWS", "draw_attached", "draw_samples"]
 

@@ -24,11 +24,10 @@ from zephon_core.progress import NULL_PROGRESS, Progress
 from zephon_core.publish import PublishedKind
 from zephon_core.readers.sources import Source, check_all_unchanged, resolve_sources
 from zephon_core.store import ArtifactStore, Built, Recipe, build_in_order, clear_partial
-from zephon_core.xtoken.attach_files import LOGPROBS_COLUMN
 from zephon_core.xtoken.datums import check_list_column, row_and_position
-from zephon_core.xtoken.parquet_rows import ParquetRows, bad_columns, bad_rows, list_array, parquet_writer
+from zephon_core.xtoken.files import LOGPROBS_COLUMN, build_scores, forget_scores, scores_recipe
+from zephon_core.xtoken.files.parquet_rows import ParquetRows, bad_columns, bad_rows, list_array, parquet_writer
 from zephon_core.xtoken.score import open_scores
-from zephon_core.xtoken.score_files import build_scores, forget_scores, scores_recipe
 from zephon_core.xtoken.specs import ChunkAdvantagesRun, ScoreSequencesSpec
 
 __all__ = ["LOGPROBS_NAME", "MANIFEST_NAME", "SequencesResult", "score_sequence_files"]

@@ -28,20 +28,27 @@ from zephon_core.readers.sources import Source, check_all_unchanged, resolve_sou
 from zephon_core.store import ArtifactRef, ArtifactStore, Built, Recipe, build_in_order, clear_partial
 from zephon_core.tokenizers import identify_tokenizer, load_identified
 from zephon_core.xtoken.advantages import ChunkAdvantageStats
-from zephon_core.xtoken.attach_files import (
+from zephon_core.xtoken.datums import check_list_column, check_naming_columns
+from zephon_core.xtoken.files import (
     ADVANTAGES_COLUMN,
     LOGPROBS_COLUMN,
+    TEACHER_TOKENS,
     AttachInputs,
+    Templates,
     attached_parts,
+    build_scores,
+    check_datum_rows,
+    check_vocabulary,
+    forget_scores,
+    load_templates,
     read_drops,
+    reads_messages,
+    scores_recipe,
     write_advantages,
+    write_plans,
 )
-from zephon_core.xtoken.datums import check_list_column, check_naming_columns
-from zephon_core.xtoken.figures import AdvantageFigures
-from zephon_core.xtoken.parquet_rows import ParquetRows, bad_columns
-from zephon_core.xtoken.plan_files import TEACHER_TOKENS, Templates, check_datum_rows, load_templates, reads_messages, write_plans
-from zephon_core.xtoken.report import REPORT_NAME, REPORT_VERSION, render_report
-from zephon_core.xtoken.score_files import build_scores, check_vocabulary, forget_scores, scores_recipe
+from zephon_core.xtoken.files.parquet_rows import ParquetRows, bad_columns
+from zephon_core.xtoken.pictures import REPORT_NAME, REPORT_VERSION, AdvantageFigures, render_report
 from zephon_core.xtoken.specs import ChunkAdvantagesRun, ChunkAdvantagesSpec
 
 __all__ = [

@@ -24,7 +24,7 @@ def make_inputs(folder: Path) -> None:
     from examples.teacher_and_student import write_all
     from zephon_core.tokenizers import load_tokenizer
     from zephon_core.tokenizers.chat_template import load_chat_template
-    from zephon_core.xtoken.build import render_teacher
+    from zephon_core.xtoken.alignment.build import render_teacher
 
     write_all(folder, COUNT)
     student, teacher = str(folder / "student"), str(folder / "teacher")
