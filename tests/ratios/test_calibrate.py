@@ -6,6 +6,7 @@ import gzip
 import json
 import math
 import random
+import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -406,3 +407,55 @@ def test_a_bad_row_costs_a_look_and_not_its_draw(one_row_group: Path, store: Art
     assert found.source == "measured"
     assert 0 < found.failed < 0.2
     assert "invalid UTF-8" in found.reason
+
+
+def few_large(folder: Path, kind: str, files: int = 6) -> Path:
+    """Files of row groups or lines, not all with the same kind of words, and another column or field."""
+    folder.mkdir()
+    rng = random.Random(9)
+    for shard in range(files):
+        texts = [words(rng, rng.randint(50, 200), longest=1 + shard % 3) for _ in range(600)]
+        if kind == "parquet":
+            table = pa.table({"id": [rng.random() for _ in texts], "text": texts})
+            pq.write_table(table, folder / f"{shard:03}.parquet", row_group_size=300 if files < 16 else 600)
+        else:
+            write(folder, shard, texts, kind)
+    return folder
+
+
+@pytest.mark.parametrize("kind", ["parquet", "jsonl", "jsonl.gz"])
+@pytest.mark.parametrize("workers", [1, 8])
+def test_a_budget_of_all_bytes_counts_exactly_and_is_kept(
+    kind: str, workers: int, store: ArtifactStore, word_tokenizer: Path, tmp_path: Path
+) -> None:
+    folder = few_large(tmp_path / "data", kind)
+    stored = sum(path.stat().st_size for path in folder.iterdir())
+    assert kind != "parquet" or stored > 6 * (128 << 10)  # files that aren't small, whose footers are read before their units
+    dataset = Dataset.from_path("data", str(folder), store=store)
+    truth = exact_ratio(dataset, TextTokenCountingSpec(word_tokenizer), store)
+    at_once = measured(folder, store, word_tokenizer, workers=workers, byte_budget=stored, exact_below_bytes=1 << 30)
+    assert (at_once.design, at_once.ratio, at_once.interval) == ("exact", truth, (truth, truth))
+    assert at_once.bytes_read <= stored
+    later = measured(folder, store, word_tokenizer, workers=workers, byte_budget=stored, target_rel_error=1e-6)
+    assert later.bytes_read <= stored
+    if kind != "jsonl":  # of which rows were read, and had to be read again with all the others
+        assert (later.design, later.ratio) == ("exact", truth)
+    tight = measured(folder, store, word_tokenizer, workers=workers, byte_budget=stored - 1, exact_below_bytes=1 << 30)
+    assert tight.design != "exact" and tight.bytes_read < stored
+
+
+def test_a_budget_of_most_bytes_makes_the_most_of_them(store: ArtifactStore, word_tokenizer: Path, tmp_path: Path) -> None:
+    """Whoever could draw on only where the draws fall on what is kept, for ever, stops; and looks often where draws are few."""
+    folder = few_large(tmp_path / "data", "parquet", files=16)
+    stored = sum(path.stat().st_size for path in folder.iterdir())
+    dataset = Dataset.from_path("data", str(folder), store=store)
+    truth = exact_ratio(dataset, TextTokenCountingSpec(word_tokenizer), store)
+    for budget in (stored * 9 // 10, stored - 1):
+        found = [
+            measured(folder, store, word_tokenizer, seed=seed, byte_budget=budget, target_rel_error=1e-6) for seed in range(12)
+        ]
+        assert all(one.bytes_read <= budget and one.design != "exact" for one in found)
+        assert all(one.draws * int(re.search(r"(\d+) looks", one.design)[1]) >= 1024 for one in found)
+        errors = np.array([one.ratio / truth - 1 for one in found])
+        assert np.sqrt(np.square(errors).mean()) < 0.005
+        assert sum(one.interval is not None and one.interval[0] <= truth <= one.interval[1] for one in found) >= 9

@@ -89,7 +89,9 @@ def test_draws_read_what_they_cost(kind: str, workers: int, tmp_path: Path, stor
 def test_all_of_a_data_set_costs_its_files(tmp_path: Path, store: ArtifactStore) -> None:
     dataset = made(tmp_path, "small", store)
     assert len(dataset.units) == 3 * len(dataset.shards)
-    assert ReadingCost(dataset).of_rest(np.zeros(len(dataset.units), np.bool_)) == sum(shard.stored_bytes for shard in dataset.shards)
+    assert ReadingCost(dataset).of_rest(np.zeros(len(dataset.units), np.bool_)) == sum(
+        shard.stored_bytes for shard in dataset.shards
+    )
 
 
 def test_how_likely_two_draws_fit(tmp_path: Path, store: ArtifactStore) -> None:

@@ -47,7 +47,6 @@ _FIRST_VISITS = 8
 _ONLY_VISITS = 128
 _MOST_VISITS = 512
 _WORTH_LOOKING_AGAIN = 1.5
-_WITHIN_BELOW_BETWEEN = 8  # how many times smaller what units hide is made than what they differ by, where looks cost nothing
 _MOST_TO_KEEP_BYTES = 256 << 20
 _MOST_TOKENS_A_BYTE = 1.0
 _ENCODED_BYTES = 16 << 20  # about as much as a calibration encodes
@@ -172,10 +171,10 @@ class _Calibration:
             if self._fitting < _LEAST_MEASURED:
                 reason = f"two draws read more than the byte budget of {budget:,}"
                 return _fallback(self._dataset, self._estimation, reason)
-            draws, visits = self._first_round()
-            while (first := self._affordable(sampler, 0, draws)) is None:
+            while (first := self._affordable(sampler, 0, self._first_draws())) is None:
                 self._tries += 1
             rng, positions = first
+            visits = self._first_visits(len(positions))
             looks = positions[:: -(-len(positions) // _PREFIX_ROWS)]
             counter = self._counter()
             plan = counter.plan(sampler.look(looks, _PREFIX_ROWS, whole=self._replay is not None))
@@ -187,13 +186,15 @@ class _Calibration:
                         self._counted(progress) if budget is None else self._counted_rest(sampler, plan, counter.encoder, progress)
                     )
                 if step.visits:
-                    visits, rounds = step.visits, self._look_again(sampler, plan, rounds, step.visits, phase)
-                elif more := self._affordable(sampler, len(rounds), step.draws):
+                    visits = step.visits
+                    again = [self._positions(number, len(found.values)) for number, found in enumerate(rounds)]
+                    rounds = [self._measure(sampler, plan, positions, rng, visits, phase) for rng, positions in again]
+                elif more := self._affordable(
+                    sampler, len(rounds), step.draws, least=sum(len(found.values) for found in rounds) // 8
+                ):
                     rng, positions = more
                     rounds.append(self._measure(sampler, plan, positions, rng, visits, phase))
                 else:
-                    if looks_left := self._looks_left(rounds, visits, sampler):
-                        visits, rounds = looks_left, self._look_again(sampler, plan, rounds, looks_left, phase)
                     break
             for found in rounds:
                 self._reasons.update(found.reasons)
@@ -223,16 +224,8 @@ class _Calibration:
         self._transient |= found.transient
         return found
 
-    def _look_again(self, sampler: Sampler, plan: CountPlan, rounds: list[Draws], visits: int, phase: Phase) -> list[Draws]:
-        """Measure the draws of all rounds anew, each with so many looks."""
-        again = [self._positions(number, len(found.values)) for number, found in enumerate(rounds)]
-        return [self._measure(sampler, plan, positions, rng, visits, phase) for rng, positions in again]
-
-    def _first_round(self) -> tuple[int, int]:
-        """Choose how many draws to begin with, and how often to look where one falls on a unit that is read whole.
-
-        One look each is best while reading all those units is cheap or allowed; else fewer units are looked at more often.
-        """
+    def _first_draws(self) -> int:
+        """Choose how many draws to begin with: fewer where reading so many units isn't cheap or allowed."""
         wanted = min(FIRST_DRAWS, self._estimation.calibration_samples)
         limit = self._estimation.byte_budget
         if limit is None:
@@ -240,13 +233,17 @@ class _Calibration:
         draws = wanted
         while draws > PER_STRATUM and self._cost(draws) > limit:
             draws = max(PER_STRATUM, min(draws - PER_STRATUM, int(draws * limit / self._cost(draws))))
-        most = _FIRST_VISITS
-        if self._estimation.byte_budget is None:
-            draws = max(draws, min(wanted, _LEAST_UNITS))
-        if self._estimation.byte_budget is not None or self._expected(draws, self._dataset.units.size) > _MOST_TO_KEEP_BYTES:
+        return draws if self._estimation.byte_budget is not None else max(draws, min(wanted, _LEAST_UNITS))
+
+    def _first_visits(self, draws: int) -> int:
+        """Choose how often to look where one of so many draws falls on a unit that is read whole: the oftener the fewer."""
+        units = self._dataset.units
+        if units.addressable.all():
+            return 1
+        wanted, most = min(FIRST_DRAWS, self._estimation.calibration_samples), _FIRST_VISITS
+        if self._estimation.byte_budget is not None or self._expected(draws, units.size) > _MOST_TO_KEEP_BYTES:
             wanted, most = self._estimation.calibration_samples, _ONLY_VISITS  # what was read is made the most of
-        visits = 1 if self._dataset.units.addressable.all() else min(most, -(-wanted // draws))
-        return draws, visits
+        return min(most, -(-wanted // draws))
 
     def _cost(self, draws: int) -> float:
         """Return the bytes that so many draws read, as expected."""
@@ -300,20 +297,15 @@ class _Calibration:
         candidates = [2**power for power in range(1, limit.bit_length())]
         return int(min((*candidates, limit), key=cost))
 
-    def _looks_left(self, rounds: list[Draws], visits: int, sampler: Sampler) -> int:
-        """Say how often to look where no further draw is affordable: at what is kept, looks cost no bytes. 0: as often as now."""
-        seen = sampler.decoded_bytes_seen
-        if not seen or seen > _MOST_TO_KEEP_BYTES:
-            return 0
-        within, between = _variances(rounds, self._estimate(rounds, 0, visits), visits)
-        limit = min(_MOST_VISITS, min(seen, _ENCODED_BYTES) // (STRETCH_BYTES * sum(len(found.values) for found in rounds)))
-        useful = math.ceil(_WITHIN_BELOW_BETWEEN * within / between) if between > 0 else limit
-        looks = min(limit, useful)
-        return looks if looks >= _WORTH_LOOKING_AGAIN * visits else 0
+    def _affordable(
+        self, sampler: Sampler, number: int, draws: int, *, least: int = PER_STRATUM
+    ) -> tuple[np.random.Generator, Int64] | None:
+        """Draw a round's positions, as many of those wanted as the budget of bytes has room for; None for fewer than least.
 
-    def _affordable(self, sampler: Sampler, number: int, draws: int) -> tuple[np.random.Generator, Int64] | None:
-        """Draw a round's positions, as many of those wanted as the budget of bytes has room for; None if it has for none."""
+        A few draws are always to be had that fall on units already read: more and more of them would say little, and that askew.
+        """
         budget = self._estimation.byte_budget
+        least = max(least, PER_STRATUM)
         while True:
             rng, positions = self._positions(number, draws)
             if budget is None:
@@ -323,9 +315,9 @@ class _Calibration:
             if self._spent + cost <= budget:
                 self._spent += cost
                 return rng, positions
-            if draws <= PER_STRATUM:
+            if draws <= least:
                 return None
-            draws = max(PER_STRATUM, min(draws - PER_STRATUM, int(draws * (budget - self._spent) / cost)))
+            draws = max(least, min(draws - PER_STRATUM, int(draws * (budget - self._spent) / cost)))
 
     def _may_read_rest(self, sampler: Sampler) -> bool:
         budget = self._estimation.byte_budget
