@@ -314,7 +314,7 @@ def test_impossible_lengths_are_not_made_plausible(planned: Plan, table: Path, w
 def test_an_empty_text_is_named(planned: Plan, texts: Path, tokenizer: Path) -> None:
     rows = texts.read_text().splitlines()
     texts.write_text("\n".join([*rows[:3], json.dumps({"meta": {"body": ""}}), *rows[3:]]) + "\n")
-    with pytest.raises(LengthError, match="example 3: has length 0"):
+    with pytest.raises(BadRowError, match=r"texts\.jsonl:4 \(byte \d+\): 'meta\.body' has no token, expected at least one\. Leave"):
         planned({"texts": [str(texts)], "field": "meta.body", "tokenizer": str(tokenizer), "extra_tokens": 2})
 
 

@@ -124,9 +124,13 @@ def measure_texts(
     parts: list[npt.NDArray[np.int64]] = []
     begin = 0
     with progress.phase("lengths", total=None, unit="examples") as phase:
-        texts = (_text(row, spec.field) for source in sources for row in iter_rows(source, paths=[spec.field]))
-        for some in _chunks(texts, _ROWS_AT_ONCE):
-            parts.append(adjust(np.asarray(tokenizer.encode_batch(some).lengths), begin))
+        rows = (row for source in sources for row in iter_rows(source, paths=[spec.field]))
+        for some in _chunks(rows, _ROWS_AT_ONCE):
+            found = np.asarray(tokenizer.encode_batch([_text(row, spec.field) for row in some]).lengths)
+            if not found.all():
+                problem = RowProblem("no tokens", f"{spec.field!r} has no token", "at least one")
+                raise row_error(some[int(np.argmin(found))].origin, problem, "Leave rows without tokens out of the source.")
+            parts.append(adjust(found, begin))
             begin += len(some)
             phase.advance(len(some))
     check_all_unchanged(sources, memo=memo)
@@ -163,8 +167,9 @@ def _adjustment(spec: LengthsSpec) -> Adjust:
         most = LARGEST - spec.extra_tokens
         if len(lengths) and not 1 <= int(lengths.min()) <= int(lengths.max()) <= most:
             wrong = int(np.argmax((lengths < 1) | (lengths > most)))
-            wanted = f"at least 1, and at most {most}"
-            remedy = "Leave examples without tokens out of the source." if int(lengths[wrong]) < 1 else ""
+            short = int(lengths[wrong]) < 1
+            wanted = "at least 1" if short else f"at most {most}"
+            remedy = "Leave examples without tokens out of the source." if short else ""
             raise LengthError(f"example {begin + wrong}", f"has length {lengths[wrong]}", wanted=wanted, remedy=remedy)
         whole = lengths.astype(np.int64) + spec.extra_tokens
         return np.minimum(whole, spec.cut_at_tokens) if spec.cut_at_tokens else whole
@@ -183,7 +188,7 @@ def _text(row: Row, field: str) -> str:
     return value
 
 
-def _chunks(items: Iterable[str], size: int) -> Iterator[list[str]]:
+def _chunks(items: Iterable[Row], size: int) -> Iterator[list[Row]]:
     iterator = iter(items)
     while chunk := list(islice(iterator, size)):
         yield chunk

@@ -31,7 +31,7 @@ def iter_parquet(
     import pyarrow.parquet as pq
 
     with open_source(source.url, buffered=True) as handle, guard_unchanged(source, handle), arrow_errors(source.url):
-        file = pq.ParquetFile(handle, buffer_size=_BUFFER_BYTES, pre_buffer=False)
+        file = pq.ParquetFile(handle, buffer_size=_BUFFER_BYTES, pre_buffer=False, page_checksum_verification=True)
         names = chosen_columns(file, paths)
         row = 1
         decoded_bytes = 0

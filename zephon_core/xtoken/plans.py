@@ -25,6 +25,8 @@ _RANGES = ("student_start", "student_end", "teacher_start", "teacher_end")
 class ChunkSpan(BaseModel):
     """A half-open range of student tokens and the half-open range of teacher tokens that cover the same bytes.
 
+    Where a vocabulary normalises texts or writes blanks as marks they are the same but for that (a blank ahead on one side),
+    and `exact` is false.
     Position 0 is on neither side: the student's is shifted away on the wire, the teacher's has no context to be scored by.
     """
 

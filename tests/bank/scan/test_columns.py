@@ -283,3 +283,43 @@ def test_nasty_files_through_the_scan(shared_data, tmp_path, folder, texts):
         except InputError as error:
             assert "\n" not in str(error)
     assert read >= texts
+
+
+@pytest.mark.parametrize("folder", ["arrow-testing/data", "parquet-testing"])
+def test_any_column_of_nasty_files_is_read_or_refused_in_one_line(shared_data, tmp_path, folder):
+    """Also those of types that pyarrow has no class for, as intervals of months."""
+    refused = []
+    for path in sorted(path for path in (shared_data / "nasty" / folder).rglob("*") if path.is_file()):
+        kind = "parquet" if "parquet" in str(path.relative_to(shared_data)) else "arrow"
+        source = Source("", str(path), kind, "none", path.stat().st_size, "")
+        for name in names_of(path, kind)[:8]:
+            try:
+                spec = ScanSpec(sources=("x",), fields=(name,), on_bad_row="quarantine")
+                scan_texts(spec, [source], tmp_path, threads=1, memory_bytes=1 << 20)
+            except InputError as error:
+                refused.append(str(error))
+            except ValueError:  # a name that is no path
+                continue
+    assert refused and not any("\n" in message for message in refused)
+    assert kind == "parquet" or any("month_interval" in message for message in refused)
+
+
+def names_of(path: Path, kind: str) -> list[str]:
+    try:
+        if kind == "parquet":
+            return list(pq.read_schema(path).names)
+        return list((pa.ipc.open_file if path.read_bytes()[:6] == b"ARROW1" else pa.ipc.open_stream)(str(path)).schema.names)
+    except (pa.ArrowException, OSError, ValueError):
+        return []
+
+
+def test_a_page_whose_checksum_is_wrong_is_refused(tmp_path):
+    path = tmp_path / "a.parquet"
+    texts = pa.table({"text": [f"a text with the number {number}" for number in range(50)]})
+    pq.write_table(texts, path, compression="none", use_dictionary=False, write_page_checksum=True)
+    assert len(scan(path, fields=("text",))[0]) == 50
+    content = bytearray(path.read_bytes())
+    content[content.index(b"number 20")] = ord("N")
+    path.write_bytes(bytes(content))
+    with pytest.raises(InputError, match="CRC checksum verification failed"):
+        scan(path, fields=("text",))

@@ -162,8 +162,35 @@ def questions_twice(messages: Any, options: Any) -> str:
 def test_a_reply_is_never_matched_with_the_same_words_of_another_turn(teacher: Any):
     for student in (chatml, gemma):
         pairs = matched(student, teacher, *SAME_WORDS) + matched(teacher, student, *SAME_WORDS)
-        assert all(ours == theirs for ours, theirs in pairs if ours and theirs)
-        assert any(ours == theirs for ours, theirs in pairs if ours)
+        assert pairs
+        assert all(ours == theirs is not None for ours, theirs in pairs)  # nor with framing, nor framing with framing
+
+
+def test_a_reply_is_never_matched_with_framing():
+    def headed(messages: Any, options: Any) -> str:
+        return "".join(f"<{m['role']}>\n\n{m['content'] if m['role'] == 'user' else '(left out)'}</>" for m in messages)
+
+    def thinking(messages: Any, options: Any) -> str:
+        return chatml(messages, options).replace("assistant\n", "assistant\n<think>\n\n</think>\n\n")
+
+    messages = [{"role": "user", "content": "Which role are you?"}, {"role": "assistant", "content": "assistant"}]
+    assert matched(thinking, headed, *messages) == [((0, "content", 0), (0, "content", 0))]
+    assert matched(thinking, gemma, *messages) == [((n, "content", 0), (n, "content", 0)) for n in (0, 1)]
+
+
+def test_what_two_templates_write_of_a_call_is_matched_wherever_its_pieces_end():
+    call = {"function": {"name": "f", "arguments": '{"a": "x"}'}}
+    message = {"role": "assistant", "content": None, "tool_calls": [call]}
+
+    def by_value(messages: Any, options: Any) -> str:
+        function = messages[0]["tool_calls"][0]["function"]
+        arguments = json.loads(function["arguments"])
+        return f'{{"name": "{function["name"]}", "arguments": {json.dumps(arguments)}}}|'
+
+    islands = Islands(*(render_pieces(render, Conversation([message], {})) for render in (chatml, by_value)))
+    places = islands.between(*(np.frombuffer(side.text, dtype=np.uint8) for side in (islands.student, islands.teacher)), Fold())
+    texts = [islands.student.text[start : start + length].decode() for start, _, length in places.tolist()]
+    assert texts == ['{"name": "f", "arguments": {"a": "x"}}']
 
 
 def test_a_call_is_never_matched_with_the_same_words_of_another_call():

@@ -57,7 +57,11 @@ def parse_batch(part: RowBatch, table: FieldTable, max_row_bytes: int, url: str)
         rows = np.arange(batch.num_rows, dtype=np.int64)
         for name, child in table.root.children.items():
             for column in _only(batch.schema.get_all_field_indices(name), name):
-                _collect(batch.column(column), child, rows, rows, name, found)
+                try:
+                    _collect(batch.column(column), child, rows, rows, name, found)
+                except KeyError as error:
+                    kind = batch.schema.field(column).type
+                    raise pa.ArrowNotImplementedError(f"{name!r} is {kind}, of which pyarrow can't read the values") from error
     data, rows, starts, lengths, fields = _joined(found)
     _find_problems(found, table, data, rows, starts, lengths, fields, batch.num_rows, max_row_bytes)
     bad = [_bad_row(batch, row, found.problems[row], data, rows, starts, lengths) for row in sorted(found.problems)]

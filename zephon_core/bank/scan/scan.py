@@ -103,7 +103,9 @@ def _no_texts(spec: ScanSpec, sources: Sequence[Source], tally: Tally) -> InputE
     found = f"no text at {paths} in {tally.rows:,} rows"
     if tally.bad_rows:
         found += f", {sum(tally.bad_rows.values()):,} of them bad"
-    return InputError(where, found, remedy="Look at a row, and name the fields that hold its texts.")
+    empty = not tally.rows and not tally.bad_rows
+    remedy = "Name a source that has rows." if empty else "Look at a row, and name the fields that hold its texts."
+    return InputError(where, found, remedy=remedy)
 
 
 def write_index(directory: Path, path: Path) -> None:

@@ -31,6 +31,10 @@ Key = tuple[Any, ...]
 _SPOKEN = 1 << 20
 """How much more a byte of the assistant's weighs than one of another's where only one of two can be matched."""
 
+_NO_MESSAGE = 1 << 20
+_MOST_CALLS = 1 << 20
+_FIRST_BORDER = 3
+
 _REASONING = ("reasoning_content", "reasoning", "thinking")
 _THOUGHT = re.compile(r"(</?think(?:ing)?>)")
 _OPENS_THOUGHT = re.compile(r"<think(?:ing)?>")
@@ -54,12 +58,14 @@ class RenderedPieces:
     """A rendered conversation. pieces: from and to which byte of the text each piece stands, by its place in the messages.
 
     repeated: the same of pieces that the template writes several times, as often. spoken: the places of what the assistant says.
+    read_off: whether all that is in no piece is known to be the template's framing.
     """
 
     text: bytes
     pieces: Mapping[Key, tuple[int, int]]
     repeated: Sequence[tuple[Key, tuple[int, int]]]
     spoken: frozenset[Key]
+    read_off: bool
 
 
 @dataclass(frozen=True)
@@ -73,7 +79,8 @@ class Islands:
         """Match the bytes of both sides' tokens, folded, by way of the renderings: int64 [blocks, 3] (place, place, length).
 
         Tokens that were sampled or cut otherwise than the template renders are matched with its rendering by a diff. So is what one
-        side writes elsewhere or not at all; but words of one message are never matched with the same words of another.
+        side writes elsewhere or not at all; but words of one message are never matched with the same words of another, nor with
+        the framing around messages.
         """
         from zephon_core.xtoken.alignment.difference import matching_blocks
 
@@ -82,7 +89,7 @@ class Islands:
         other = placed(theirs.content, teacher)
         shared = _chain(self._common(ours.places, theirs.places, ours.content, theirs.content))
         blocks = matching_blocks(ours.content, theirs.content, shared)
-        blocks = _of_one_speech(blocks, _speeches(self.student, ours), _speeches(self.teacher, theirs))
+        blocks = _of_one_speech(blocks, _speeches(self.student, ours, side=1), _speeches(self.teacher, theirs, side=2))
         return composed(composed(mine, blocks), other)
 
     def _common(self, ours: Any, theirs: Any, a: Any, b: Any) -> npt.NDArray[np.int64]:
@@ -105,23 +112,48 @@ class Islands:
         return np.concatenate(found)
 
 
-def _speeches(rendered: RenderedPieces, text: Folded) -> npt.NDArray[np.int64]:
-    """Mark the message or call to which each byte of a folded rendering belongs: int64 [bytes], 0 where none is known."""
-    speeches = np.zeros(len(text.content), dtype=np.int64)
-    for key, (start, end) in [*rendered.pieces.items(), *rendered.repeated]:
-        call = 1 + int(key[2]) if key[1] == "call" else 0
-        speeches[int(text.places[start]) // 4 : int(text.places[end]) // 4] = 1 + (int(key[0]) << 20) + call
-    return speeches
+def _speeches(rendered: RenderedPieces, text: Folded, *, side: int) -> npt.NDArray[np.int64]:
+    """Mark what each byte of a folded rendering belongs to: int64 [bytes]. Where two marks differ, nothing is matched.
+
+    Positive for a message or call, and for what stands between its pieces. Negative for the framing between messages: beside a
+    call, where one template writes what another gets with its JSON, by the messages' numbers; elsewhere by `side`, 1 or 2.
+    0 where it isn't known, which goes with everything.
+    """
+    marks = np.zeros(len(text.content), dtype=np.int64)
+    before, done = (-1, 0), 0
+    found = sorted([*rendered.pieces.items(), *rendered.repeated], key=lambda item: item[1])
+    for key, (start, end) in found:
+        begin, stop = int(text.places[start]) // 4, int(text.places[end]) // 4
+        here = (int(key[0]), 1 + int(key[2]) if key[1] == "call" else 0)
+        if rendered.read_off:
+            marks[done:begin] = _between(before, here, side)
+        marks[begin:stop] = _mark(here)
+        before, done = here, stop
+    if rendered.read_off:
+        marks[done:] = _between(before, (_NO_MESSAGE, 0), side)
+    return marks
+
+
+def _mark(speech: tuple[int, int]) -> int:
+    return 1 + speech[0] * _MOST_CALLS + speech[1]
+
+
+def _between(before: tuple[int, int], after: tuple[int, int], side: int) -> int:
+    if before[0] == after[0]:
+        return _mark(before if before == after else (before[0], 0))
+    if before[1] or after[1]:
+        return -(_FIRST_BORDER + (before[0] + 1) * (_NO_MESSAGE + 2) + after[0] + 1)
+    return -side
 
 
 def _of_one_speech(
     blocks: npt.NDArray[np.int64], ours: npt.NDArray[np.int64], theirs: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.int64]:
-    """Leave those bytes of the blocks out that belong to one message or call here and to another there."""
+    """Leave those bytes of the blocks out that belong to one message, call or border here and to another there."""
     out: list[npt.NDArray[np.int64]] = []
     for a, b, length in blocks.tolist():
         mine, other = ours[a : a + length], theirs[b : b + length]
-        fits = (mine == other) | (mine == 0) | (other == 0)
+        fits = (mine == other) | (mine == 0) | (other == 0) | _call_at_border(mine, other) | _call_at_border(other, mine)
         if fits.all():
             out.append(np.array([[a, b, length]], dtype=np.int64))
         else:
@@ -129,6 +161,16 @@ def _of_one_speech(
             starts, ends = edges[::2], edges[1::2]
             out.append(np.stack([a + starts, b + starts, ends - starts], axis=1))
     return np.concatenate(out) if out else blocks
+
+
+def _call_at_border(speech: npt.NDArray[np.int64], border: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    """Tell where a call stands here and the border of its message there: what one template gets as JSON, another writes itself."""
+    message, call = np.divmod(speech - 1, _MOST_CALLS)
+    before, after = np.divmod(-border - _FIRST_BORDER, _NO_MESSAGE + 2)
+    met: npt.NDArray[np.bool_] = (
+        (speech > 0) & (call > 0) & (border <= -_FIRST_BORDER) & ((before - 1 == message) | (after - 1 == message))
+    )
+    return met
 
 
 def placed(tokens: npt.NDArray[np.uint8], text: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
@@ -178,7 +220,7 @@ def render_pieces(render: Render, conversation: Conversation) -> RenderedPieces:
     text = render(conversation.messages, conversation.options)
     token = _placeholder_token(text, conversation)
     pieces: list[_Piece] = []
-    framing = [text]
+    framing, probed = [text], False
     for parsed in (False, True):
         pieces = []
         probe = [
@@ -186,12 +228,14 @@ def render_pieces(render: Render, conversation: Conversation) -> RenderedPieces:
         ]
         try:
             framing = re.split(rf"{token}x(\d+)z", render(probe, conversation.options)) if pieces else [text]
+            probed = True
             break
         except Exception:  # a template is somebody else's program: where it refuses placeholders, a diff must do
             continue
     order = [int(number) for number in framing[1::2]]
     cores = [piece.core for piece in pieces]
     found = _read_off(text, framing[::2], order, cores)
+    read_off = probed and found is not None
     if found is None:
         found = _searched(text, framing[::2], order, cores)
     times = Counter(order)
@@ -199,7 +243,7 @@ def render_pieces(render: Render, conversation: Conversation) -> RenderedPieces:
     spans = {key: span for key, often, span in all_found if often == 1}
     repeated = [(key, span) for key, often, span in all_found if often > 1]
     spoken = {piece.key for piece in pieces if conversation.messages[piece.key[0]].get("role") == "assistant"}
-    return RenderedPieces(text.encode("utf-8"), spans, repeated, frozenset(spoken))
+    return RenderedPieces(text.encode("utf-8"), spans, repeated, frozenset(spoken), read_off)
 
 
 class SaidPiece(NamedTuple):

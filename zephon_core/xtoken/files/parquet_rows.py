@@ -107,7 +107,7 @@ class ParquetRows:
             if source.format != "parquet":
                 raise InputError(source.url, f"is {source.format}", wanted="Parquet", remedy="Write the rows as Parquet.")
             with open_source(source.url, buffered=True) as handle, arrow_errors(source.url):
-                file = pq.ParquetFile(handle)
+                file = pq.ParquetFile(handle, page_checksum_verification=True)
                 schemas.append(file.schema_arrow)
                 counts.append(file.metadata.num_rows)
         for source, schema in zip(sources, schemas, strict=True):
@@ -238,7 +238,7 @@ def stored_tables(path: Path, columns: Sequence[str] | None = None) -> Iterator[
     """Yield the rows of a file of the store, a row group at a time, as it was written."""
     import pyarrow.parquet as pq
 
-    with pq.ParquetFile(path) as file:
+    with pq.ParquetFile(path, page_checksum_verification=True) as file:
         for group in range(file.num_row_groups):
             yield file.read_row_group(group, columns=None if columns is None else list(columns), use_threads=False)
 
