@@ -119,13 +119,13 @@ class LitDataReader:
         content = None
         try:
             if self._place.url.endswith(_WHOLE_SUFFIX):
-                content = _inflate(self._file.range(0, self._file.size_bytes))
+                content = _inflate(self._file.once(0, self._file.size_bytes))
             elif self._file.range(0, len(_FRAMED_MAGIC)) == _FRAMED_MAGIC:
                 content, offsets = self._frames(rows)
                 return LitDataRows(self._place.details, self._wanted, self._unwanted_fields, offsets, content, self._file)
             if (table := self._arrow_rows(content)) is not None:
                 return table
-            head = self._file.range(0, 4 * rows + 8) if content is None else content[: 4 * rows + 8]
+            head = self._file.once(0, 4 * rows + 8) if content is None else content[: 4 * rows + 8]
             offsets = self._checked(np.frombuffer(head, "<u4", rows + 2).astype(np.int64), rows)
         except (ValueError, struct.error, zstandard.ZstdError) as error:
             raise InputError(self._place.url, f"is no intact chunk ({error})", remedy="Copy the folder again, whole.") from error
@@ -141,7 +141,7 @@ class LitDataReader:
             return None
 
         def piece(begin: int, count: int) -> bytes:
-            return self._file.range(begin, count) if content is None else content[begin : begin + count]
+            return self._file.once(begin, count) if content is None else content[begin : begin + count]
 
         length, magic = _ARROW_TAIL.unpack(piece(stored - _ARROW_TAIL.size, _ARROW_TAIL.size))
         if magic != _ARROW_MAGIC:
@@ -165,7 +165,7 @@ class LitDataReader:
 
     def _frames(self, rows: int) -> tuple[bytes, NDArray[np.int64]]:
         """Inflate the frames of a chunk of the "batch" kind; offsets are those in the inflated items."""
-        stored = self._file.range(0, self._file.size_bytes)
+        stored = self._file.once(0, self._file.size_bytes)
         magic, version, _, count, _, frames = _FRAMED_HEAD.unpack_from(stored)
         if (magic, version, count) != (_FRAMED_MAGIC, 1, rows):
             raise _other_number(self._place.url, rows)
@@ -210,7 +210,7 @@ class LitDataRows:
         """Decode an item's wanted fields. Raises RowProblem."""
         begin, end = int(self._offsets[row]), int(self._offsets[row + 1])
         if self._content is None:
-            item = self._file.range(begin, end - begin)
+            item = self._file.once(begin, end - begin)
             self._file.check()
         else:
             item = self._content[begin:end]

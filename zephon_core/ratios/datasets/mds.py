@@ -132,7 +132,7 @@ class MdsReader:
         """Find all samples."""
         raw_bytes, rows = self._place.details["raw_bytes"], self._place.details["rows"]
         content = None if self._place.compression == "none" else self._inflated(raw_bytes)
-        head = self._file.range(0, 4 * rows + 8) if content is None else content[: 4 * rows + 8]
+        head = self._file.once(0, 4 * rows + 8) if content is None else content[: 4 * rows + 8]
         offsets = _offsets(head, rows, raw_bytes, self._place.url)
         self._file.check()
         return MdsRows(self._columns, offsets, content, self._file)
@@ -141,7 +141,7 @@ class MdsReader:
         import pyarrow as pa
 
         url, compression = self._place.url, self._place.compression
-        stored = self._file.range(0, self._file.size_bytes)
+        stored = self._file.once(0, self._file.size_bytes)
         try:
             if compression in ("gzip", "zstd"):
                 self._file.seek(0)
@@ -189,7 +189,7 @@ class MdsRows:
         """Decode a sample's wanted columns. Raises RowProblem."""
         begin, end = int(self._offsets[row]), int(self._offsets[row + 1])
         if self._content is None:
-            sample = self._file.range(begin, end - begin)
+            sample = self._file.once(begin, end - begin)
             self._file.check()
         else:
             sample = self._content[begin:end]

@@ -87,7 +87,7 @@ class TarRows:
 
     def payload(self, row: int) -> dict[str, Any]:
         """Return a row's members by field: texts as str, .json parsed, anything else as bytes. Raises RowProblem."""
-        decoded = {member.field: _decode(member.field, self._file.range(member.start, member.length)) for member in self._rows[row]}
+        decoded = {member.field: _decode(member.field, self._file.once(member.start, member.length)) for member in self._rows[row]}
         self._file.check()
         return decoded
 
