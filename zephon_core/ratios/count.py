@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +24,7 @@ from zephon_core.progress import NULL_PROGRESS, Progress
 from zephon_core.ratios.counting import CountingSpec, CountPlan, Replay, build_counter
 from zephon_core.ratios.counting.plans import WITH_LOSS
 from zephon_core.ratios.counting.portable import function_name, why_not_portable
-from zephon_core.ratios.datasets.model import BLANK_ROW, TextColumn, UnitReader, UnitRows
+from zephon_core.ratios.datasets.model import TextColumn, UnitReader, UnitRows, WholeUnits, good_payloads
 from zephon_core.ratios.specs import RatioRun
 from zephon_core.readers.rows import RowProblem
 from zephon_core.store import ArtifactStore
@@ -33,7 +33,7 @@ from zephon_core.tokenizers import serial_encoding
 if TYPE_CHECKING:
     from zephon_core.ratios.datasets import Dataset
 
-__all__ = ["ExactCount", "WholeUnits", "count_tokens", "count_units", "open_worker", "prefix_rows"]
+__all__ = ["ExactCount", "count_tokens", "count_units", "open_worker", "prefix_rows"]
 
 _PREFIX_ROWS = 8
 _PREFIX_ROWS_TO_REPLAY = 256  # most of which may be dropped
@@ -212,17 +212,6 @@ class _Slice(NamedTuple):
 Job = tuple[_Slice, ...]
 
 
-class WholeUnits(Protocol):
-    """Reads units whole."""
-
-    @property
-    def bytes_read(self) -> int:
-        """Bytes read so far, off the disk or wire."""
-
-    def read(self, unit: int) -> UnitRows:
-        """Read a whole unit. Raises InputError."""
-
-
 def _jobs(unit_bytes: Int64, workers: int) -> list[Job]:
     """Cut units into jobs, large ones into several, small ones put together; the largest first, so that workers end together."""
     slice_bytes = max(_SLICE_BYTES, int(unit_bytes.sum()) // (workers * _JOBS_A_WORKER))
@@ -272,7 +261,7 @@ def _first_rows_of(reader: UnitReader, dataset: Dataset, unit: int, rows: int) -
     else:
         decoded = reader.read(unit)
         payloads = decoded.payloads(range(min(rows, len(decoded.row_bytes))))
-    return [payload for payload in payloads if payload is not BLANK_ROW and not isinstance(payload, RowProblem)]
+    return good_payloads(payloads)
 
 
 @dataclass

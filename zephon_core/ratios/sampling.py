@@ -21,7 +21,7 @@ import numpy.typing as npt
 from zephon_core.errors import FatalCountError, InputError, TransientInputError
 from zephon_core.ratios.counting.fields import as_text, look_up
 from zephon_core.ratios.datasets.files import KeptBytes
-from zephon_core.ratios.datasets.model import BLANK_ROW, LocatedRow, LocatedWindow, UnitReader, UnitRows
+from zephon_core.ratios.datasets.model import BLANK_ROW, LocatedRow, LocatedWindow, UnitReader, UnitRows, good_payloads
 from zephon_core.ratios.estimate import locate
 from zephon_core.readers.rows import RowProblem
 
@@ -164,7 +164,7 @@ class Sampler:
                     count = len(unit_rows.row_bytes)
                     wanted = np.linspace(0, max(0, count - 1), -(-rows // len(positions))).astype(int)
                     payloads += unit_rows.payloads(sorted({int(row) for row in wanted if row < count}))
-        return [payload for payload in payloads if payload is not BLANK_ROW and not isinstance(payload, RowProblem)][:rows]
+        return good_payloads(payloads)[:rows]
 
     def first_rows(self, rows: int) -> list[Any]:
         """Read the first good rows, for a plan to be made from; their units are kept."""
@@ -173,8 +173,7 @@ class Sampler:
         for unit in range(len(self._dataset.units)):
             with suppress(InputError):  # it is counted as bad when its turn comes
                 self._looked_at[unit] = decoded = reader.read(unit)
-                found += decoded.payloads(range(min(rows, len(decoded.row_bytes))))
-            found = [payload for payload in found if payload is not BLANK_ROW and not isinstance(payload, RowProblem)]
+                found += good_payloads(decoded.payloads(range(min(rows, len(decoded.row_bytes)))))
             if len(found) >= rows:
                 break
         return found[:rows]
@@ -331,7 +330,7 @@ class Sampler:
 
 
 class _RestReader:
-    """Reads units as a `UnitReader` does, from what a sampler keeps or else from their files."""
+    """Reads units as `WholeUnits` says, from what a sampler keeps or else from their files."""
 
     def __init__(self, sampler: Sampler, plan: CountPlan) -> None:
         self._sampler = sampler

@@ -68,6 +68,10 @@ class Folded(NamedTuple):
     content: npt.NDArray[np.uint8]
     places: npt.NDArray[np.int64]
 
+    def place(self, unfolded: int) -> int:
+        """Return where in `content` that is which stands at a place of what was folded."""
+        return int(self.places[unfolded]) // 4
+
 
 def fold_of(definition: dict[str, Any]) -> Fold:
     """Work out from a parsed tokenizer.json (vocabulary not needed) what its normaliser and pre-tokenizer do to texts."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -74,18 +75,18 @@ class Browser:
 
     def submit(self) -> None:
         """Click Submit until the form is left, as a person would: one that still looks at its last value takes no notice."""
+        clicked = -math.inf
 
         def left() -> bool:
-            return not self.driver.current_url.split("?")[0].endswith("/run")
+            nonlocal clicked
+            if not self.driver.current_url.split("?")[0].endswith("/run"):
+                return True
+            if time.monotonic() > clicked + 20:
+                self.click("Submit")
+                clicked = time.monotonic()
+            return False
 
-        for _ in range(8):
-            self.click("Submit")
-            deadline = time.monotonic() + 20
-            while time.monotonic() < deadline:
-                if left():
-                    return
-                time.sleep(0.1)
-        self.wait_until(left, "the form to be left")
+        self.wait_until(left, "the form to be left", timeout_s=180)
 
     def click_link_with(self, words: str) -> None:
         """Click the link that these words are a part of."""

@@ -21,6 +21,8 @@ __all__ = [
     "UnitReader",
     "UnitRows",
     "UnitTable",
+    "WholeUnits",
+    "good_payloads",
     "payloads_or_problems",
 ]
 
@@ -169,8 +171,8 @@ class LocatedWindow:
     shared: int
 
 
-class UnitReader(Protocol):
-    """Reads units of one data set; belongs to one thread. Sources are never written to, and nothing is put beside them.
+class WholeUnits(Protocol):
+    """Reads units of one data set, one after the other.
 
     bytes_read: so far, off the disk or wire.
     """
@@ -181,6 +183,10 @@ class UnitReader(Protocol):
 
     def read(self, unit: int) -> UnitRows:
         """Read a whole unit. Raises InputError where it is corrupt, TransientInputError where it can't be reached now."""
+
+
+class UnitReader(WholeUnits, Protocol):
+    """Reads units, and single rows, of one data set; belongs to one thread. Nothing is written to sources or beside them."""
 
     def read_at(self, unit: int, offset: int) -> LocatedRow:
         """Read the row that holds byte `offset` of an addressable unit, and little else. Raises as `read` does."""
@@ -207,3 +213,8 @@ def payloads_or_problems(rows: UnitRows, wanted: Sequence[int]) -> list[Any]:
         except RowProblem as problem:
             decoded.append(problem)
     return decoded
+
+
+def good_payloads(payloads: Sequence[Any]) -> list[Any]:
+    """Leave out rows without content, and what stands in the place of bad ones."""
+    return [payload for payload in payloads if payload is not BLANK_ROW and not isinstance(payload, RowProblem)]

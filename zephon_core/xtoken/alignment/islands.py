@@ -87,12 +87,12 @@ class Islands:
         ours, theirs = folded(self.student.text, fold, side=1), folded(self.teacher.text, fold, side=2)
         mine = placed(student, ours.content)
         other = placed(theirs.content, teacher)
-        shared = _chain(self._common(ours.places, theirs.places, ours.content, theirs.content))
+        shared = _chain(self._common(ours, theirs))
         blocks = matching_blocks(ours.content, theirs.content, shared)
         blocks = _of_one_speech(blocks, _speeches(self.student, ours, side=1), _speeches(self.teacher, theirs, side=2))
         return composed(composed(mine, blocks), other)
 
-    def _common(self, ours: Any, theirs: Any, a: Any, b: Any) -> npt.NDArray[np.int64]:
+    def _common(self, ours: Folded, theirs: Folded) -> npt.NDArray[np.int64]:
         """Give the pieces that both sides render alike, and what a diff finds in those they render otherwise."""
         from zephon_core.xtoken.alignment.difference import matching_blocks
 
@@ -101,12 +101,13 @@ class Islands:
             if key not in self.teacher.pieces:
                 continue
             other_start, other_end = self.teacher.pieces[key]
-            i, i_end = int(ours[start]) // 4, int(ours[end]) // 4
-            j, j_end = int(theirs[other_start]) // 4, int(theirs[other_end]) // 4
-            if np.array_equal(a[i:i_end], b[j:j_end]):
+            i, i_end = ours.place(start), ours.place(end)
+            j, j_end = theirs.place(other_start), theirs.place(other_end)
+            a, b = ours.content[i:i_end], theirs.content[j:j_end]
+            if np.array_equal(a, b):
                 blocks = np.array([[i, j, i_end - i]], dtype=np.int64)
             else:
-                blocks = matching_blocks(a[i:i_end], b[j:j_end]) + np.array([i, j, 0])
+                blocks = matching_blocks(a, b) + np.array([i, j, 0])
             weight = blocks[:, 2:] * (_SPOKEN if key in self.student.spoken else 1)
             found.append(np.concatenate([blocks[:, :2], weight, blocks[:, 2:]], axis=1))
         return np.concatenate(found)
@@ -123,7 +124,7 @@ def _speeches(rendered: RenderedPieces, text: Folded, *, side: int) -> npt.NDArr
     before, done = (-1, 0), 0
     found = sorted([*rendered.pieces.items(), *rendered.repeated], key=lambda item: item[1])
     for key, (start, end) in found:
-        begin, stop = int(text.places[start]) // 4, int(text.places[end]) // 4
+        begin, stop = text.place(start), text.place(end)
         here = (int(key[0]), 1 + int(key[2]) if key[1] == "call" else 0)
         if rendered.read_off:
             marks[done:begin] = _between(before, here, side)
