@@ -10,6 +10,7 @@ from __future__ import annotations
 __all__ = [
     "ArtifactError",
     "BadRowError",
+    "BudgetSpentError",
     "ChatSplitError",
     "ChatTemplateError",
     "CorruptArtifactError",
@@ -72,6 +73,10 @@ class SpecError(ZephonError, ValueError):
 
 class MissingExtraError(ZephonError, ImportError):
     """An optional package is needed for what was asked; the remedy is its install command."""
+
+
+class BudgetSpentError(ZephonError):
+    """A read would go beyond the bytes that may be read; it wasn't made."""
 
 
 class InputError(ZephonError):

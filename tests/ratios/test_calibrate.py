@@ -226,7 +226,8 @@ def test_draws_that_may_not_fit_a_budget_have_room_in_the_interval(
     assert all("two draws at times read more than the byte budget" in one.reason for one in found)
     assert sum(one.interval is not None and one.interval[0] <= truth <= one.interval[1] for one in found) >= 22
     enough = measured(tmp_path / "data", store, word_tokenizer, byte_budget=2 * dearest)
-    assert (enough.failed, enough.reason) == (0, "")
+    assert (enough.failed, enough.draws) == (0, 2)
+    assert enough.reason == "the byte budget has room for 2 draws: a file unlike the others may not be among them"
     never = [measured(tmp_path / "data", store, word_tokenizer, seed=seed, byte_budget=dearest // 2) for seed in range(5)]
     assert {one.source for one in never} == {"fallback"}
 
@@ -454,8 +455,11 @@ def test_a_budget_of_most_bytes_makes_the_most_of_them(store: ArtifactStore, wor
         found = [
             measured(folder, store, word_tokenizer, seed=seed, byte_budget=budget, target_rel_error=1e-6) for seed in range(12)
         ]
-        assert all(one.bytes_read <= budget and one.design != "exact" for one in found)
-        assert all(one.draws * int(re.search(r"(\d+) looks", one.design)[1]) >= 1024 for one in found)
+        assert all(one.bytes_read <= budget for one in found)
+        sampled = [one for one in found if one.design != "exact"]
+        # What is left out of the budget is the other column: with all of it but a byte, everything is counted in the end at times.
+        assert len(sampled) == len(found) if budget < stored - 1 else all(one.ratio == truth for one in found if one not in sampled)
+        assert all(one.draws * int(re.search(r"(\d+) looks", one.design)[1]) >= 1024 for one in sampled)
         errors = np.array([one.ratio / truth - 1 for one in found])
         assert np.sqrt(np.square(errors).mean()) < 0.005
         assert sum(one.interval is not None and one.interval[0] <= truth <= one.interval[1] for one in found) >= 9

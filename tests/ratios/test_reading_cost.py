@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from numpy.typing import NDArray
 from ratio_inputs import WORDS
 
 from zephon_core.ratios.counting import TextTokenCountingSpec
@@ -56,11 +57,15 @@ def made(tmp_path: Path, kind: str, store: ArtifactStore) -> Dataset:
     return Dataset.from_path("data", str(folder), store=store)
 
 
+def cost_of(dataset: Dataset, drawn: NDArray[np.int64], sampler: Sampler) -> int:
+    alone = dataset.units.addressable[drawn]
+    return ReadingCost(dataset).of_units(np.unique(drawn[~alone]), sampler.kept) + int(alone.sum()) * ROW_READ_BYTES
+
+
 @pytest.mark.parametrize("kind", ["small", "large", "compressed", "plain"])
 @pytest.mark.parametrize("workers", [1, 6])
 def test_draws_read_what_they_cost(kind: str, workers: int, tmp_path: Path, store: ArtifactStore, word_tokenizer: Path) -> None:
     dataset = made(tmp_path, kind, store)
-    cost = ReadingCost(dataset)
     rng = np.random.default_rng(4)
     counter = TextTokenCountingSpec(word_tokenizer, field="text").build_counter()
     with ExitStack() as stack:
@@ -70,7 +75,7 @@ def test_draws_read_what_they_cost(kind: str, workers: int, tmp_path: Path, stor
         for draws in (4, 6, 20):
             positions = draw_positions(int(dataset.units.size.sum()), draws, rng)
             drawn = sampler.units_at(positions)
-            spent += cost.of_draws(drawn, sampler.kept)
+            spent += cost_of(dataset, drawn, sampler)
             plan = plan or counter.plan(sampler.look(positions[:2], 8, whole=False))
             sampler.measure(plan, positions, rng, visits=4)
             before = sampler.bytes_read
@@ -117,5 +122,3 @@ def test_how_likely_two_draws_fit(tmp_path: Path, store: ArtifactStore) -> None:
 def test_rows_that_are_read_alone_are_read_for_each_draw(tmp_path: Path, store: ArtifactStore) -> None:
     cost = ReadingCost(made(tmp_path, "plain", store))
     assert [cost.fitting(draws * ROW_READ_BYTES) for draws in (1, 2)] == [0.0, 1.0]
-    unit = np.zeros(2, np.int64)
-    assert cost.of_draws(unit, np.zeros(12, np.bool_)) == 2 * ROW_READ_BYTES

@@ -11,18 +11,19 @@ import math
 import os
 from collections import Counter
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from zephon_core.errors import MeasureError
+from zephon_core.errors import BudgetSpentError, MeasureError
 from zephon_core.progress import NULL_PROGRESS, Phase, Progress
+from zephon_core.ratios.byte_budget import ByteBudget
 from zephon_core.ratios.counting import build_counter
 from zephon_core.ratios.estimate import PER_STRATUM, Estimate, combine_rounds, draw_positions, draws_needed, generator
 from zephon_core.ratios.estimation import GUESS_SPREAD, TokenEstimation
-from zephon_core.ratios.reading_cost import ROW_READ_BYTES, ReadingCost
+from zephon_core.ratios.reading_cost import ROW_READ_BYTES
 from zephon_core.ratios.sampling import STRETCH_BYTES, Draws, Sampler
 from zephon_core.ratios.specs import RatioRun
 from zephon_core.store import ArtifactStore
@@ -38,6 +39,7 @@ FIRST_DRAWS = 512
 LEAST_DRAWS = 256
 _PREFIX_ROWS = 8
 _LEAST_MEASURED = 0.5
+_FEW_DRAWS = 16
 _LEAST_UNITS = 32
 _SAFETY = 1.02
 _MOST_GROWTH = 4
@@ -142,12 +144,9 @@ class _Calibration:
         self._replay = replay
         self._workers = workers
         self._axis = int(dataset.units.size.sum())
-        self._spent = 0
-        self._reading = ReadingCost(dataset)
+        self._budget: ByteBudget | None = None
+        self._is_spent = False
         self._tries = 0
-        budget = estimation.byte_budget
-        # Where two draws don't always fit, those that do are the cheaper ones: for what is missed, the interval must have room.
-        self._fitting = 1.0 if budget is None or not self._axis else self._reading.fitting(budget)
         self._raw = int(dataset.raw_bytes().sum())
         self._reasons: Counter[str] = Counter(problem.reason for problem in dataset.problems)
         self._transient = any(problem.transient for problem in dataset.problems)
@@ -156,51 +155,71 @@ class _Calibration:
         if not self._axis or not self._raw:
             reason = f"holds nothing that can be read{_words(self._reasons)}"
             return _fallback(self._dataset, self._estimation, reason, retryable=self._transient)
-        budget = self._estimation.byte_budget
         small = self._raw <= self._estimation.exact_below_bytes
-        if small and budget is None:
+        limit = self._estimation.byte_budget
+        if small and limit is None:
             return self._counted(progress)
         with ExitStack() as stack:
-            sampler = Sampler(self._dataset, threads=self._workers, stack=stack)
-            if small and self._may_read_rest(sampler):
-                from zephon_core.ratios.count import prefix_rows
+            sampler = Sampler(self._dataset, threads=self._workers, stack=stack, byte_budget=limit)
+            if limit is not None:
+                self._budget = ByteBudget(self._dataset, sampler, limit, self._seed)
+            try:
+                if small and self._may_read_rest():
+                    return self._counted_at_once(sampler, progress)
+                if self._fitting < _LEAST_MEASURED:
+                    return _fallback(self._dataset, self._estimation, f"two draws read more than the byte budget of {limit:,}")
+                return self._sampled(sampler, stack, progress)
+            except BudgetSpentError:
+                reason = f"the first rows that were looked at read more than the byte budget of {limit:,}"
+                return replace(_fallback(self._dataset, self._estimation, reason), bytes_read=sampler.bytes_read)
 
-                counter = self._counter()
-                plan = counter.plan(sampler.first_rows(prefix_rows(self._replay)))
-                return self._counted_rest(sampler, plan, counter.encoder, progress)
-            if self._fitting < _LEAST_MEASURED:
-                reason = f"two draws read more than the byte budget of {budget:,}"
-                return _fallback(self._dataset, self._estimation, reason)
-            while (first := self._affordable(sampler, 0, self._first_draws())) is None:
-                self._tries += 1
-            rng, positions = first
-            visits = self._first_visits(len(positions))
-            looks = positions[:: -(-len(positions) // _PREFIX_ROWS)]
-            counter = self._counter()
-            plan = counter.plan(sampler.look(looks, _PREFIX_ROWS, whole=self._replay is not None))
-            phase = stack.enter_context(progress.phase(f"calibrate {self._dataset.name}", total=None, unit="draws"))
-            rounds = [self._measure(sampler, plan, positions, rng, visits, phase)]
+    def _counted_at_once(self, sampler: Sampler, progress: Progress) -> Measurement:
+        from zephon_core.ratios.count import prefix_rows
+
+        counter = self._counter()
+        plan = counter.plan(sampler.first_rows(prefix_rows(self._replay)))
+        return self._counted_rest(sampler, plan, counter.encoder, progress)
+
+    def _sampled(self, sampler: Sampler, stack: ExitStack, progress: Progress) -> Measurement:
+        """Draw in rounds, as many as are needed or may be read. Raises BudgetSpentError if not even the first can be."""
+        while (first := self._affordable(sampler, 0, self._first_draws())) is None:
+            self._tries += 1
+        rng, positions = first
+        visits = self._first_visits(len(positions))
+        looks = positions[:: -(-len(positions) // _PREFIX_ROWS)]
+        counter = self._counter()
+        plan = counter.plan(sampler.look(looks, _PREFIX_ROWS, whole=self._replay is not None))
+        phase = stack.enter_context(progress.phase(f"calibrate {self._dataset.name}", total=None, unit="draws"))
+        rounds = [self._measure(sampler, plan, positions, rng, visits, phase)]
+        try:
             while step := self._next_step(rounds, visits, sampler):
                 if step.everything:
-                    return (
-                        self._counted(progress) if budget is None else self._counted_rest(sampler, plan, counter.encoder, progress)
-                    )
+                    if self._budget is None:
+                        return self._counted(progress)
+                    return self._counted_rest(sampler, plan, counter.encoder, progress)
                 if step.visits:
-                    visits = step.visits
                     again = [self._positions(number, len(found.values)) for number, found in enumerate(rounds)]
-                    rounds = [self._measure(sampler, plan, positions, rng, visits, phase) for rng, positions in again]
-                elif more := self._affordable(
-                    sampler, len(rounds), step.draws, least=sum(len(found.values) for found in rounds) // 8
-                ):
+                    rounds = [self._measure(sampler, plan, positions, rng, step.visits, phase) for rng, positions in again]
+                    visits = step.visits
+                elif more := self._affordable(sampler, len(rounds), step.draws, made=sum(len(found.values) for found in rounds)):
                     rng, positions = more
                     rounds.append(self._measure(sampler, plan, positions, rng, visits, phase))
                 else:
+                    self._is_spent = True
                     break
-            for found in rounds:
-                self._reasons.update(found.reasons)
-            if self._fitting < 1:
-                self._reasons["two draws at times read more than the byte budget"] += 1
-            return self._measurement(plan, rounds, visits, sampler)
+        except BudgetSpentError:  # what cost more than was known of it; what was found before counts
+            self._is_spent = True
+            self._reasons["a round of draws that read more than the byte budget had left"] += 1
+        for found in rounds:
+            self._reasons.update(found.reasons)
+        if self._fitting < 1:
+            self._reasons["two draws at times read more than the byte budget"] += 1
+        return self._measurement(plan, rounds, visits, sampler)
+
+    @property
+    def _fitting(self) -> float:
+        """How likely two draws fit in the budget. Those that do are the cheaper ones: for the rest, the interval must have room."""
+        return 1.0 if self._budget is None else self._budget.fitting
 
     def _counter(self) -> TokenCounter:
         return build_counter(
@@ -273,7 +292,7 @@ class _Calibration:
         if needed <= measured:
             return None
         wanted = min(1e15, needed * _SAFETY * made / measured)
-        if self._may_read_rest(sampler) and wanted * visits * STRETCH_BYTES > self._axis:
+        if self._may_read_rest() and wanted * visits * STRETCH_BYTES > self._axis:
             return _Step(everything=True)
         best = self._best_visits(within, between, visits, wanted, made, sampler)
         first = len(rounds) == 1 and visits == _FIRST_VISITS
@@ -297,31 +316,22 @@ class _Calibration:
         candidates = [2**power for power in range(1, limit.bit_length())]
         return int(min((*candidates, limit), key=cost))
 
-    def _affordable(
-        self, sampler: Sampler, number: int, draws: int, *, least: int = PER_STRATUM
-    ) -> tuple[np.random.Generator, Int64] | None:
-        """Draw a round's positions, as many of those wanted as the budget of bytes has room for; None for fewer than least.
+    def _affordable(self, sampler: Sampler, number: int, draws: int, *, made: int = 0) -> tuple[np.random.Generator, Int64] | None:
+        """Draw a round's positions, as many of those wanted as the budget of bytes has room for; None for none.
 
-        A few draws are always to be had that fall on units already read: more and more of them would say little, and that askew.
+        made: draws in earlier rounds. Far fewer than those aren't worth it; of the first round, two are tried in any case.
         """
-        budget = self._estimation.byte_budget
-        least = max(least, PER_STRATUM)
-        while True:
-            rng, positions = self._positions(number, draws)
-            if budget is None:
-                return rng, positions
-            drawn = sampler.units_at(positions)
-            cost = self._reading.of_draws(drawn, sampler.kept)
-            if self._spent + cost <= budget:
-                self._spent += cost
-                return rng, positions
-            if draws <= least:
-                return None
-            draws = max(least, min(draws - PER_STRATUM, int(draws * (budget - self._spent) / cost)))
+        budget = self._budget
+        if budget is None:
+            return self._positions(number, draws)
+        draws = budget.room_for(number, draws)
+        if made and draws < max(PER_STRATUM, made // 8):
+            return None
+        rng, positions = self._positions(number, max(draws, PER_STRATUM))
+        return (rng, positions) if budget.takes(sampler.units_at(positions)) else None
 
-    def _may_read_rest(self, sampler: Sampler) -> bool:
-        budget = self._estimation.byte_budget
-        return budget is None or self._spent + self._reading.of_rest(sampler.kept) <= budget
+    def _may_read_rest(self) -> bool:
+        return self._budget is None or self._budget.covers_rest()
 
     def _counted(self, progress: Progress) -> Measurement:
         """Count everything, with all processes, which read some of it more than once."""
@@ -372,6 +382,12 @@ class _Calibration:
         what = f"{1 - share:.2%} of the bytes are" if share < 1 else "what has no known size is"
         return f"{what} left out{_words(self._reasons)}"
 
+    def _few(self, draws: int) -> str:
+        """Warn of an interval that only a few draws tell of: it is as wide as they differ."""
+        if not self._is_spent or draws >= _FEW_DRAWS:
+            return ""
+        return f"the byte budget has room for {draws} draws: a file unlike the others may not be among them"
+
     def _estimate(self, rounds: list[Draws], output: int, visits: int) -> Estimate:
         values = [found.values[:, output] for found in rounds]
         return combine_rounds(values, self._estimation.confidence, looks=visits, most=_MOST_TOKENS_A_BYTE)
@@ -401,7 +417,7 @@ class _Calibration:
             loss_ratio=loss.mean * scale if loss else None,
             loss_interval=_with_rest(loss.low * scale, loss.high * scale, share) if loss else None,
             counted=plan.description,
-            reason=self._left_out(share),
+            reason="; ".join(filter(None, (self._left_out(share), self._few(estimate.draws)))),
             reasons=tuple(self._reasons.most_common()),
             retryable=self._transient,
         )

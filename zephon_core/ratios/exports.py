@@ -7,6 +7,7 @@ shares themselves; where a sample is a row, they are the sample probabilities th
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable, Mapping
 from enum import StrEnum
@@ -129,7 +130,7 @@ def _json(value: Any) -> str:
 def _yaml(value: Any) -> str:
     import yaml
 
-    text: str = yaml.safe_dump(value, sort_keys=False, allow_unicode=True)
+    text: str = yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=math.inf)
     return text
 
 

@@ -13,14 +13,14 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from threading import Lock, local
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from zephon_core.errors import FatalCountError, InputError, TransientInputError
+from zephon_core.errors import BudgetSpentError, FatalCountError, InputError, TransientInputError
 from zephon_core.ratios.counting.fields import as_text, look_up
-from zephon_core.ratios.datasets.files import KeptBytes
+from zephon_core.ratios.datasets.files import Allowance, KeptBytes
 from zephon_core.ratios.datasets.model import BLANK_ROW, LocatedRow, LocatedWindow, UnitReader, UnitRows, good_payloads
 from zephon_core.ratios.estimate import locate
 from zephon_core.readers.rows import RowProblem
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from zephon_core.ratios.counting import CountPlan
     from zephon_core.ratios.datasets import Dataset
 
-__all__ = ["Draws", "Sampler"]
+__all__ = ["Draws", "RowsRead", "Sampler"]
 
 STRETCH_BYTES = 1024
 WHOLE_TEXT_BYTES = 2 * STRETCH_BYTES
@@ -69,7 +69,7 @@ class _Found:
 
 _Wanted = tuple[int, int, float, Float64]
 """A draw that falls on a unit: its number, the byte of the unit, the same as a place from 0 to 1, and further places, at random."""
-_Outcome = tuple[int, list[_Found] | InputError]
+_Outcome = tuple[int, list[_Found] | InputError | BudgetSpentError]
 """A draw's number, and the rows that it came upon, or why there are none."""
 
 
@@ -94,19 +94,28 @@ class Draws:
         return cls(np.full((draws, outputs), np.nan), np.zeros(draws), np.full(draws, np.nan))
 
 
+class RowsRead(NamedTuple):
+    """How many rows were read alone, and the bytes read for them."""
+
+    rows: int = 0
+    bytes: int = 0
+
+
 class Sampler:
     """Measures draws from one data set.
 
-    threads: how many units are read at once; it changes no value. units_seen, bytes_read: so far.
+    threads: how many units are read at once; it changes no value. byte_budget: how much it may read; None: any number of bytes.
+    units_seen, bytes_read: so far. rows_read: how many rows were read alone, and the bytes read for them.
     """
 
-    def __init__(self, dataset: Dataset, *, threads: int, stack: ExitStack) -> None:
+    def __init__(self, dataset: Dataset, *, threads: int, stack: ExitStack, byte_budget: int | None = None) -> None:
         self._dataset = dataset
         self._stack = stack
         self._local = local()
         self._lock = Lock()
         self._readers: list[UnitReader] = []
         self._files = KeptBytes(_KEEP_BYTES)
+        self._allowance = None if byte_budget is None else Allowance(byte_budget)
         self._pool = stack.enter_context(ThreadPoolExecutor(max(1, threads), thread_name_prefix="calibrate"))
         self._order = axis_order(dataset)
         self._seen = np.zeros(len(dataset.units), np.bool_)
@@ -114,6 +123,7 @@ class Sampler:
         self._kept: dict[int, _UnitDraws] = {}
         self._kept_rows: dict[int, list[LocatedRow]] = {}
         self._kept_bytes = 0
+        self._rows_read = RowsRead()
 
     def units_at(self, positions: Int64) -> Int64:
         """Tell which units these positions of the axis fall on: int64 [positions]."""
@@ -141,10 +151,15 @@ class Sampler:
         """Bytes read so far, off the disk or wire."""
         return sum(reader.bytes_read for reader in self._readers)
 
+    @property
+    def rows_read(self) -> RowsRead:
+        """What was read so far of units of which rows can be read alone."""
+        return self._rows_read
+
     def look(self, positions: Int64, rows: int, *, whole: bool) -> list[Any]:
         """Read rows at positions that are measured afterwards, for a plan to be made from; what can't be read is passed over.
 
-        whole: else other texts of the same length may stand in for long ones.
+        whole: else other texts of the same length may stand in for long ones. Raises BudgetSpentError.
         """
         places, offsets = locate(positions, self._dataset.units.size[self._order])
         payloads: list[Any] = []
@@ -152,10 +167,11 @@ class Sampler:
         for unit, offset in zip(self._order[places].tolist(), offsets.tolist(), strict=True):
             with suppress(InputError):
                 if self._dataset.units.addressable[unit]:
-                    row = None if whole else reader.abridged_at(unit, offset, filled=True)
-                    if row is None:
-                        row = reader.read_at(unit, offset)
-                        self._kept_rows.setdefault(unit, []).append(row)
+                    with self._reading_rows(reader, 1):
+                        row = None if whole else reader.abridged_at(unit, offset, filled=True)
+                        if row is None:
+                            row = reader.read_at(unit, offset)
+                            self._kept_rows.setdefault(unit, []).append(row)
                     payloads.append(row.payload)
                 else:
                     if unit not in self._looked_at:
@@ -202,6 +218,7 @@ class Sampler:
         """Measure the draws at these positions of the axis, always by the same plan; advance is told how many are done.
 
         visits: how often is looked, at even distances, where a draw falls on a unit that is read whole; the average counts.
+        Raises BudgetSpentError where what may be read is not enough.
         """
         sizes = self._dataset.units.size
         places, offsets = locate(positions, sizes[self._order])
@@ -220,7 +237,10 @@ class Sampler:
         step = max(_GROUPS_AT_ONCE, _COUNT_AT_ONCE // visits)
         for first in range(0, len(groups), step):
             waiting: list[tuple[int, list[_Found]]] = []
-            for number, outcome in chain.from_iterable(self._pool.map(visit, groups[first : first + step])):
+            # All of them, before one of them ends it: none is at it still, then.
+            for number, outcome in list(chain.from_iterable(self._pool.map(visit, groups[first : first + step]))):
+                if isinstance(outcome, BudgetSpentError):
+                    raise outcome
                 if isinstance(outcome, InputError):
                     draws.reasons[outcome.found] += 1
                     draws.transient |= isinstance(outcome, TransientInputError)
@@ -232,7 +252,7 @@ class Sampler:
 
     def _open(self, paths: Sequence[str] | None) -> UnitReader:
         with self._lock:
-            reader = self._stack.enter_context(self._dataset.open(paths, kept=self._files))
+            reader = self._stack.enter_context(self._dataset.open(paths, kept=self._files, allowance=self._allowance))
             self._readers.append(reader)
         return reader
 
@@ -250,7 +270,7 @@ class Sampler:
                 return self._rows_at(plan, unit, wanted)
             found = self._unit(plan, unit)
             return [(number, found.around(place, visits)) for number, _, place, _ in wanted]
-        except InputError as error:
+        except (InputError, BudgetSpentError) as error:
             return [(number, error) for number, *_ in wanted]
 
     def _unit(self, plan: CountPlan, unit: int) -> _UnitDraws:
@@ -272,14 +292,23 @@ class Sampler:
         """Find what some bytes of a unit belong to: windows of the text of rows known to be long, else rows."""
         reader = self._reader(plan)
         found: list[_Outcome] = []
-        for number, offset, _, again in wanted:
-            window = None if plan.text_path is None else reader.window_at(unit, offset, plan.text_path)
-            if window is not None:
-                found.append((number, [self._windowed(unit, window)]))
-            else:
-                row = self._row_of(reader, unit, offset, abridged=plan.text_path is not None)
-                found.append((number, self._row_at(plan, unit, row, offset, again)))
+        with self._reading_rows(reader, len(wanted)):
+            for number, offset, _, again in wanted:
+                window = None if plan.text_path is None else reader.window_at(unit, offset, plan.text_path)
+                if window is not None:
+                    found.append((number, [self._windowed(unit, window)]))
+                else:
+                    row = self._row_of(reader, unit, offset, abridged=plan.text_path is not None)
+                    found.append((number, self._row_at(plan, unit, row, offset, again)))
         return found
+
+    @contextmanager
+    def _reading_rows(self, reader: UnitReader, rows: int) -> Iterator[None]:
+        """Note that so many rows are read here, and what is read for them."""
+        before = reader.bytes_read
+        yield
+        with self._lock:
+            self._rows_read = RowsRead(self._rows_read.rows + rows, self._rows_read.bytes + reader.bytes_read - before)
 
     def _windowed(self, unit: int, window: LocatedWindow) -> _Found:
         """Weigh a window of a row: each byte that belongs to it stands for an equal part of the tokens that start in it."""

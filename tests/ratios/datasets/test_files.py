@@ -7,9 +7,11 @@ from pathlib import Path
 from threading import Barrier
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from zephon_core.errors import TransientInputError
-from zephon_core.ratios.datasets.files import FoundFile, KeptBytes, OpenFile, Tally, local_stamp
+from zephon_core.errors import BudgetSpentError, TransientInputError
+from zephon_core.ratios.datasets.files import Allowance, FoundFile, KeptBytes, OpenFile, Tally, local_stamp
 
 
 def found(path: Path) -> FoundFile:
@@ -59,3 +61,38 @@ def test_a_failure_is_not_kept(tmp_path: Path) -> None:
             file.once(0, 3)
         content.rename(path)
         assert file.once(0, 3) == b"abc"
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.tuples(st.integers(0, 220), st.integers(0, 90), st.booleans()), max_size=12))
+def test_what_is_kept_is_never_read_again(tmp_path: Path, reads: list[tuple[int, int, bool]]) -> None:
+    path = tmp_path / "a"
+    if not path.exists():
+        path.write_bytes(bytes(range(200)))
+    tally = Tally(KeptBytes(10_000))
+    kept: set[int] = set()
+    expected = 0
+    with OpenFile(found(path), tally) as file:
+        for start, count, once in reads:
+            wanted = set(range(start, min(start + count, 200)))
+            content = file.once(start, count) if once else file.range(start, count)
+            assert content == bytes(range(200))[start : start + count]
+            expected += len(wanted - kept)
+            kept |= wanted if once else set()
+            assert tally.bytes_read == expected
+
+
+def test_what_may_not_be_read_is_not(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(bytes(range(200)))
+    allowance = Allowance(100)
+    one, other = Tally(KeptBytes(1000), allowance), Tally(None, allowance)
+    with OpenFile(found(path), one) as file, OpenFile(found(path), other) as again:
+        file.once(0, 60)
+        file.once(0, 60)  # costs nothing
+        with pytest.raises(BudgetSpentError, match=r"41 bytes more would be read, and 40 are left of the 100 that may be\. Raise"):
+            again.range(50, 41)
+        assert file.range(20, 80) == bytes(range(20, 100))  # of which 40 are read
+        with pytest.raises(BudgetSpentError):
+            again.range(0, 1)
+    assert (one.bytes_read, other.bytes_read) == (100, 0)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from zephon_core.errors import InputError
 from zephon_core.ratios.datasets.columns import ColumnRows, check_batch
 from zephon_core.ratios.datasets.files import OpenFile, Tally, cut_short
-from zephon_core.ratios.datasets.formats import Part, ShardPlace, Survey, open_file
+from zephon_core.ratios.datasets.formats import WHOLE_BYTES, Part, ShardPlace, Survey, open_file
 from zephon_core.ratios.datasets.model import LocatedRow
 from zephon_core.readers.arrow import arrow_errors, read_options
 
@@ -35,17 +35,21 @@ _LARGEST_HEADER_BYTES = 256 << 20
 
 @dataclass(frozen=True)
 class _Message:
-    """A message of the IPC format: where it lies, of what kind it is, and its number of rows (0 if it has none)."""
+    """A message of the IPC format: where it lies, what precedes its body, its kind, and its number of rows (0 if it has none)."""
 
     start: int
-    header_bytes: int
+    header: bytes
     body_bytes: int
     kind: int
     rows: int
 
     @property
     def length(self) -> int:
-        return self.header_bytes + self.body_bytes
+        return len(self.header) + self.body_bytes
+
+    @property
+    def body_start(self) -> int:
+        return self.start + len(self.header)
 
 
 def probe(place: ShardPlace, tally: Tally) -> Survey:
@@ -70,7 +74,7 @@ def _broken_layout(url: str) -> Iterator[None]:
 
 def _messages(file: OpenFile) -> Iterator[_Message]:
     """Yield the messages of a file or a stream, in order; bodies are passed over."""
-    head = file.range(0, 8)
+    head = file.once(0, 8)
     if head.startswith(b"FEA1"):
         raise InputError(file.url, "is a Feather file of version 1", remedy="Write it again as version 2 (Arrow IPC) or Parquet.")
     position = 8 if head.startswith(_MAGIC) else 0
@@ -85,8 +89,9 @@ def _messages(file: OpenFile) -> Iterator[_Message]:
         if not 0 < length <= min(file.size_bytes, _LARGEST_HEADER_BYTES):
             raise InputError(f"{file.url} (byte {position:,})", "is no Arrow message", remedy="Copy or write the file again.")
         file.seek(position + mark_bytes + 4)
-        kind, body_bytes, rows = _read_header(file.read(length))
-        message = _Message(position, mark_bytes + 4 + length, body_bytes, kind, rows)
+        header = file.read(length)
+        kind, body_bytes, rows = _read_header(header)
+        message = _Message(position, prefix[: mark_bytes + 4] + header, body_bytes, kind, rows)
         position += message.length
         if body_bytes < 0 or rows < 0 or position > file.size_bytes:
             raise cut_short(file.url, file.size_bytes)
@@ -127,14 +132,16 @@ class ArrowReader:
     def __init__(self, place: ShardPlace, paths: Sequence[str] | None, tally: Tally) -> None:
         self._url = place.url
         self._paths = paths
-        self._file = open_file(place, tally, readahead_bytes=_READAHEAD_BYTES)
+        self._file = open_file(place, tally, readahead_bytes=_READAHEAD_BYTES, keep=True)
         self._messages: list[_Message] | None = None
         self._footer: pa.ipc.RecordBatchFileReader | None = None
+        if self._file.size_bytes <= WHOLE_BYTES:
+            self._file.once(0, self._file.size_bytes)
 
     def read(self, part: int, start: int, size: int, rows: int) -> ColumnRows:
         """Decode the wanted columns of a record batch."""
         with arrow_errors(self._url), _broken_layout(self._url):
-            is_file = self._file.range(0, len(_MAGIC)) == _MAGIC
+            is_file = self._file.once(0, 8).startswith(_MAGIC)
             batch = check_batch(self._from_file(part) if is_file else self._from_stream(part))
         self._file.check()
         return ColumnRows([batch])
@@ -154,10 +161,10 @@ class ArrowReader:
         if self._messages is None:
             self._messages = list(_messages(self._file))
         batches = [message for message in self._messages if message.kind == _BATCH]
-        needed = [
-            message for message in self._messages if message.kind in (_SCHEMA, _DICTIONARY) and message.start < batches[part].start
-        ]
-        content = b"".join(self._file.range(message.start, message.length) for message in (*needed, batches[part]))
+        batch = batches[part]
+        before = [message for message in self._messages if message.kind in (_SCHEMA, _DICTIONARY) and message.start < batch.start]
+        pieces = [message.header + self._file.once(message.body_start, message.body_bytes) for message in before]
+        content = b"".join((*pieces, batch.header, self._file.range(batch.body_start, batch.body_bytes)))
         schema = pa.ipc.open_stream(content).schema
         return pa.ipc.open_stream(content, options=read_options(schema, self._paths)).read_next_batch()
 

@@ -15,7 +15,7 @@ from zephon_core.errors import InputError, SourceChangedError, SpecError, Transi
 from zephon_core.fingerprint import fingerprint
 from zephon_core.progress import NULL_PROGRESS, Progress
 from zephon_core.ratios.datasets.catalog import Catalog, load_catalog
-from zephon_core.ratios.datasets.files import KeptBytes, Tally, reading
+from zephon_core.ratios.datasets.files import Allowance, KeptBytes, Tally, reading
 from zephon_core.ratios.datasets.formats import AddressableReader, ShardReader, shard_format
 from zephon_core.ratios.datasets.listing import is_unchanged, list_files
 from zephon_core.ratios.datasets.model import LocatedRow, LocatedWindow, Shard, ShardProblem, UnitReader, UnitRows, UnitTable
@@ -111,6 +111,10 @@ class Dataset:
         """Return each shard's raw bytes: int64 [shards]."""
         return self._catalog.shard_arrays["raw_bytes"]
 
+    def beside_bytes(self) -> NDArray[np.int64]:
+        """Return what a unit of each shard costs to read beside its own bytes, once for all near it, at most: int64 [shards]."""
+        return np.array([int(place.where.get("beside_bytes", 0)) for place in self._catalog.places], np.int64)
+
     def names_in(self, url: str) -> list[str]:
         """Return the names that the first row of a shard has, in alphabetical order; none for a row that isn't a mapping."""
         shard = next((number for number, each in enumerate(self.shards) if each.url == url), -1)
@@ -123,13 +127,16 @@ class Dataset:
         return sorted(str(name) for payload in payloads if isinstance(payload, Mapping) for name in payload)
 
     @contextmanager
-    def open(self, paths: Sequence[str] | None = None, *, kept: KeptBytes | None = None) -> Iterator[UnitReader]:
+    def open(
+        self, paths: Sequence[str] | None = None, *, kept: KeptBytes | None = None, allowance: Allowance | None = None
+    ) -> Iterator[UnitReader]:
         """Open the data set for reading by one thread.
 
         paths: field paths (`text`, `messages[].content`); only columns on their way are decoded. None: all.
-        kept: what readers that are open at the same time needn't read again.
+        kept: what readers that are open at the same time needn't read again; allowance: what they may read together, but for Lance,
+        whose library reads by itself.
         """
-        reader = _DatasetReader(self._catalog, paths, kept)
+        reader = _DatasetReader(self._catalog, paths, Tally(kept, allowance))
         try:
             yield reader
         finally:
@@ -139,10 +146,10 @@ class Dataset:
 class _DatasetReader:
     """Reads units, and keeps the shards that it read last open."""
 
-    def __init__(self, catalog: Catalog, paths: Sequence[str] | None, kept: KeptBytes | None) -> None:
+    def __init__(self, catalog: Catalog, paths: Sequence[str] | None, tally: Tally) -> None:
         self._catalog = catalog
         self._paths = None if paths is None else tuple(paths)
-        self._tally = Tally(kept)
+        self._tally = tally
         self._open: OrderedDict[int, ShardReader] = OrderedDict()
 
     @property

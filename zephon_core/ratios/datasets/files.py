@@ -4,19 +4,35 @@ from __future__ import annotations
 
 import io
 import os
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import Any, NamedTuple
 
-from zephon_core.errors import InputError, SourceChangedError, TransientInputError
+from zephon_core.errors import BudgetSpentError, InputError, SourceChangedError, TransientInputError
 from zephon_core.readers.sources import file_system, transport_errors
 
-__all__ = ["FoundFile", "KeptBytes", "OpenFile", "Tally", "cut_short", "local_stamp", "reading"]
+__all__ = ["Allowance", "FoundFile", "KeptBytes", "OpenFile", "Tally", "cut_short", "local_stamp", "reading"]
 
 _Range = tuple[str, int, int]
+
+
+class _Piece(NamedTuple):
+    """Some bytes of a file, from `start` on."""
+
+    start: int
+    content: bytes
+
+    @property
+    def stop(self) -> int:
+        return self.start + len(self.content)
+
+
+_piece_start = attrgetter("start")
 
 
 @dataclass(frozen=True)
@@ -48,38 +64,74 @@ class KeptBytes:
         self._room = most_bytes
         self._lock = Lock()
         self._turns: dict[_Range, Lock] = {}
-        self._found: dict[_Range, bytes] = {}
-        self._of_file: dict[str, list[tuple[int, bytes]]] = {}
+        self._pieces: dict[str, list[_Piece]] = {}
 
-    def get(self, key: _Range, read: Callable[[], bytes]) -> bytes:
-        """Return what is kept under (url, start, count), else read it."""
+    def once(self, url: str, start: int, count: int, read: Callable[[], bytes]) -> bytes:
+        """Return bytes start:start+count of a file; `read` reads what `pieces` doesn't tell of them, which is kept."""
         with self._lock:
-            turn = self._turns.setdefault(key, Lock())
+            turn = self._turns.setdefault((url, start, count), Lock())
         with turn:
-            content = self._found.get(key)
-            if content is None:
-                content = read()
-                with self._lock:
-                    if len(content) <= self._room:
-                        self._room -= len(content)
-                        self._found[key] = content
-                        self._of_file.setdefault(key[0], []).append((key[1], content))
+            content = read()
+            self._keep(url, start, content)
             return content
 
-    def ending(self, url: str, start: int, stop: int) -> bytes:
-        """Return what is kept of the end of bytes start:stop of a file; empty if nothing is."""
-        for first, content in tuple(self._of_file.get(url, ())):
-            if first < stop <= first + len(content):
-                return content[max(0, start - first) : stop - first]
-        return b""
+    def pieces(self, url: str, start: int, stop: int) -> list[_Piece]:
+        """Return what is kept of bytes start:stop of a file: pieces in order, none over another, the outer ones maybe longer."""
+        with self._lock:
+            kept = self._pieces.get(url)
+            if kept is None:
+                return []
+            first = bisect_right(kept, start, key=_piece_start)
+            if first and kept[first - 1].stop > start:
+                first -= 1
+            return kept[first : bisect_left(kept, stop, key=_piece_start)]
+
+    def _keep(self, url: str, start: int, content: bytes) -> None:
+        """Keep what isn't yet, while there is room."""
+        at, stop = start, start + len(content)
+        for piece in (*self.pieces(url, start, stop), _Piece(stop, b"")):
+            new = content[at - start : max(at, piece.start) - start]
+            with self._lock:
+                if new and len(new) <= self._room:
+                    self._room -= len(new)
+                    insort(self._pieces.setdefault(url, []), _Piece(at, new), key=_piece_start)
+            at = piece.stop
+
+
+class Allowance:
+    """Bytes that may be read yet, by all readers that share this. Safe to share between threads."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = self._left = limit
+        self._lock = Lock()
+
+    def take(self, url: str, count: int) -> None:
+        """Take as many bytes as are about to be read. Raises BudgetSpentError, and takes none, if fewer are left."""
+        with self._lock:
+            if count > self._left:
+                raise BudgetSpentError(
+                    url,
+                    f"{count:,} bytes more would be read, and {self._left:,} are left of the {self._limit:,} that may be",
+                    remedy="Raise the byte budget.",
+                )
+            self._left -= count
 
 
 class Tally:
-    """Bytes read so far, by all files of a reader; kept: those that it shares with other readers, if it does."""
+    """Bytes read so far, by all files of a reader.
 
-    def __init__(self, kept: KeptBytes | None = None) -> None:
+    kept: bytes that it shares with other readers; allowance: for it and others; None: all are its own, and it may read any number.
+    """
+
+    def __init__(self, kept: KeptBytes | None = None, allowance: Allowance | None = None) -> None:
         self.bytes_read = 0
         self.kept = kept
+        self._allowance = allowance
+
+    def take(self, url: str, count: int) -> None:
+        """Take leave to read bytes. Raises BudgetSpentError if they may not be read."""
+        if self._allowance is not None:
+            self._allowance.take(url, count)
 
 
 def local_stamp(status: os.stat_result) -> str:
@@ -108,10 +160,11 @@ class OpenFile(io.RawIOBase):
     """A source file, opened at the first read. Raises SourceChangedError if it isn't the one that was found.
 
     It is a file object for libraries that want one; `range` is for code that knows what it wants.
-    readahead_bytes: how much to ask for at once of a remote file that is read from front to back.
+    readahead_bytes: how much to ask for at once of a remote file that is read from front to back. keep: what is read as from a file
+    object is read `once`.
     """
 
-    def __init__(self, found: FoundFile, tally: Tally, *, readahead_bytes: int = 0) -> None:
+    def __init__(self, found: FoundFile, tally: Tally, *, readahead_bytes: int = 0, keep: bool = False) -> None:
         super().__init__()
         self.url = found.url
         self._found = found
@@ -120,6 +173,7 @@ class OpenFile(io.RawIOBase):
         self._descriptor = -1
         self._readahead_bytes = readahead_bytes
         self._ahead = (0, b"")
+        self._keep = keep
         self._local = Path(found.url) if found.is_local else None
 
     @property
@@ -127,26 +181,43 @@ class OpenFile(io.RawIOBase):
         """Size of the file."""
         return self._found.bytes
 
+    @property
+    def keeps(self) -> bool:
+        """Whether what is read `once` is kept."""
+        return self._tally.kept is not None
+
     def range(self, start: int, count: int) -> bytes:
         """Return bytes start:start+count, fewer only at the end of the file. What is kept of them isn't read again."""
-        count = min(count, self.size_bytes - start)
-        if count <= 0:
-            return b""
-        kept = b"" if self._tally.kept is None else self._tally.kept.ending(self.url, start, start + count)
-        count -= len(kept)
-        if not count:
-            return kept
+        stop = min(start + count, self.size_bytes)
+        kept = self._tally.kept
+        found: list[bytes] = []
+        at = start
+        for piece in () if kept is None else kept.pieces(self.url, start, stop):
+            if piece.start > at:
+                found.append(self._read_range(at, piece.start))
+            found.append(piece.content[max(0, at - piece.start) : stop - piece.start])
+            at = piece.stop
+        if at < stop:
+            found.append(self._read_range(at, stop))
+        return found[0] if len(found) == 1 else b"".join(found)
+
+    def once(self, start: int, count: int) -> bytes:
+        """Return bytes as `range` does, from memory where another reader of the same has read them."""
+        kept = self._tally.kept
+        return self.range(start, count) if kept is None else kept.once(self.url, start, count, lambda: self.range(start, count))
+
+    def _read_range(self, start: int, stop: int) -> bytes:
+        count = stop - start
+        self._tally.take(self.url, count)
         with reading(self.url):
             content = self._remote_range(start, count) if self._local is None else self._local_range(self._local, start, count)
         self._tally.bytes_read += len(content)
         if len(content) != count:  # there were that many when it was found
             raise self._changed()
-        return content + kept if kept else content
+        return content
 
-    def once(self, start: int, count: int) -> bytes:
-        """Return bytes as `range` does, from memory where another reader of the same has read them."""
-        kept = self._tally.kept
-        return self.range(start, count) if kept is None else kept.get((self.url, start, count), lambda: self.range(start, count))
+    def _piece(self, start: int, count: int) -> bytes:
+        return self.once(start, count) if self._keep else self.range(start, count)
 
     def check(self) -> None:
         """Raise SourceChangedError if the open file has been written to since it was found."""
@@ -212,7 +283,8 @@ class OpenFile(io.RawIOBase):
     def read(self, size: int = -1, /) -> bytes:
         """Return the next `size` bytes, all that are left if it is negative."""
         count = self.size_bytes if size < 0 else size
-        content = self._read_ahead(count) if self._readahead_bytes and self._local is None else self.range(self._position, count)
+        reads_ahead = self._readahead_bytes and self._local is None
+        content = self._read_ahead(count) if reads_ahead else self._piece(self._position, count)
         self._position += len(content)
         return content
 
@@ -220,7 +292,7 @@ class OpenFile(io.RawIOBase):
         start, content = self._ahead
         skip = self._position - start
         if not 0 <= skip < len(content):
-            content = self.range(self._position, max(count, self._readahead_bytes))
+            content = self._piece(self._position, max(count, self._readahead_bytes))
             self._ahead = (self._position, content)
             skip = 0
         return content[skip : skip + count]

@@ -16,6 +16,7 @@ from zephon_core.ratios.datasets.model import LocatedRow, LocatedWindow, UnitRow
 
 __all__ = [
     "FORMATS",
+    "WHOLE_BYTES",
     "AddressableReader",
     "Part",
     "ShardFormat",
@@ -36,6 +37,8 @@ _MODULES = {
     "webdataset": "webdataset",
 }
 FORMATS = tuple(sorted(_MODULES))
+WHOLE_BYTES = 128 << 10
+"""Parquet and Arrow files of up to so many bytes are read in one go, and once."""
 
 
 class Part(NamedTuple):
@@ -117,6 +120,6 @@ def shard_format(name: str) -> ShardFormat:
     return cast(ShardFormat, import_module(f"zephon_core.ratios.datasets.{_MODULES[name]}"))
 
 
-def open_file(place: ShardPlace, tally: Tally, *, readahead_bytes: int = 0) -> OpenFile:
+def open_file(place: ShardPlace, tally: Tally, *, readahead_bytes: int = 0, keep: bool = False) -> OpenFile:
     """Open the one file of a shard."""
-    return OpenFile(place.files[0], tally, readahead_bytes=readahead_bytes)
+    return OpenFile(place.files[0], tally, readahead_bytes=readahead_bytes, keep=keep)

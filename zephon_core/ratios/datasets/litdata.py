@@ -120,7 +120,7 @@ class LitDataReader:
         try:
             if self._place.url.endswith(_WHOLE_SUFFIX):
                 content = _inflate(self._file.once(0, self._file.size_bytes))
-            elif self._file.range(0, len(_FRAMED_MAGIC)) == _FRAMED_MAGIC:
+            elif self._file.once(0, len(_FRAMED_MAGIC)) == _FRAMED_MAGIC:
                 content, offsets = self._frames(rows)
                 return LitDataRows(self._place.details, self._wanted, self._unwanted_fields, offsets, content, self._file)
             if (table := self._arrow_rows(content)) is not None:

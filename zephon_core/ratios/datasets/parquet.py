@@ -6,6 +6,7 @@ group is cut there, and a read takes the pages that a range of rows lies in (`pa
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -15,10 +16,10 @@ import numpy as np
 from zephon_core.errors import InputError
 from zephon_core.ratios.datasets.columns import ColumnRows, check_batch
 from zephon_core.ratios.datasets.files import OpenFile, Tally
-from zephon_core.ratios.datasets.formats import Part, ShardPlace, Survey, open_file
+from zephon_core.ratios.datasets.formats import WHOLE_BYTES, Part, ShardPlace, Survey, open_file
 from zephon_core.ratios.datasets.model import LocatedRow
 from zephon_core.ratios.datasets.nested_columns import can_be_joined, join_columns
-from zephon_core.ratios.datasets.parquet_footer import BYTE_ARRAY, WHOLE_BYTES, Footer, read_footer, whole_file
+from zephon_core.ratios.datasets.parquet_footer import BYTE_ARRAY, Chunk, Footer, Leaf, read_footer, whole_file
 from zephon_core.ratios.datasets.parquet_pages import ColumnPages, Page, find_pages, range_file
 from zephon_core.ratios.datasets.thrift_compact import ThriftError
 from zephon_core.readers.arrow import arrow_errors
@@ -51,13 +52,16 @@ def probe(place: ShardPlace, tally: Tally) -> Survey:
         whole = sum(max(size, 1) for _, size in groups)
         footer = _footer(data) if any(size >= _LARGE_GROUP_BYTES for _, size in groups) else None
         parts: list[Part] = []
-        row = 0
+        row = beside = 0
         for number, (rows, size) in enumerate(groups):
             group = Part(row, max(size, 1), max(1, file.size_bytes * max(size, 1) // whole), rows, False)
-            cuts = _cuts(file, footer, number, group, hop=place.files[0].is_local) if footer and size >= _LARGE_GROUP_BYTES else ()
-            parts += _cut(group, cuts) if rows else []
+            cuts = _NO_CUTS
+            if footer and size >= _LARGE_GROUP_BYTES:
+                cuts = _cuts(file, tally, footer, number, group, hop=place.files[0].is_local)
+            parts += _cut(group, cuts.pages) if rows else []
+            beside = max(beside, cuts.beside_bytes)
             row += rows
-    return Survey(row, file.size_bytes, tuple(parts))
+    return Survey(row, file.size_bytes, tuple(parts), where={"beside_bytes": beside} if beside else {})
 
 
 def _metadata(file: OpenFile, data: tuple[bytes, int] | None) -> Any:
@@ -76,13 +80,23 @@ def _footer(data: tuple[bytes, int] | None) -> Footer | None:
         return None
 
 
-def _cuts(file: OpenFile, footer: Footer, number: int, group: Part, *, hop: bool) -> Sequence[Page]:
-    """Return the pages of the column that a row group is cut by: of the most texts, else of the most bytes; none if none do."""
+class _Cuts(NamedTuple):
+    """The pages that a row group is cut between; none, if it isn't. beside_bytes: see `_beside`."""
+
+    pages: Sequence[Page]
+    beside_bytes: int
+
+
+_NO_CUTS = _Cuts((), 0)
+
+
+def _cuts(file: OpenFile, tally: Tally, footer: Footer, number: int, group: Part, *, hop: bool) -> _Cuts:
+    """Find the pages of the column that a row group is cut by: of the most texts, else of the most bytes."""
     try:
         chunks = footer.chunks(number) if number < len(footer) else ()
         leaves = footer.leaves
     except ThriftError:
-        return ()
+        return _NO_CUTS
     total = sum(chunk.decoded_bytes for chunk in chunks)
 
     def rank(column: int) -> tuple[bool, int]:
@@ -90,10 +104,27 @@ def _cuts(file: OpenFile, footer: Footer, number: int, group: Part, *, hop: bool
 
     for column in sorted(range(len(chunks)), key=rank, reverse=True):
         if chunks[column].decoded_bytes >= _LEAST_SHARE * total:
+            before = tally.bytes_read
             found = find_pages(file.range, chunks[column], leaves[column], group.rows, may_hop=hop)
             if found is not None:
-                return found.pages
-    return ()
+                hopped = (tally.bytes_read - before) / max(1, chunks[column].bytes) if hop else 1.0
+                return _Cuts(found.pages, _beside(chunks, leaves, hopped))
+    return _NO_CUTS
+
+
+def _beside(chunks: Sequence[Chunk], leaves: Sequence[Leaf], hopped: float) -> int:
+    """Return what is read of a row group that is cut beside the pages wanted: once, to find them, and for their dictionaries.
+
+    hopped: the share of a column that is read to find pages that no index tells. Columns of lists are read whole, where none does.
+    """
+    beside = 0
+    for chunk, leaf in zip(chunks, leaves, strict=True):
+        if chunk.index is not None:
+            found = chunk.index.bytes
+        else:
+            found = chunk.bytes if leaf.max_repetition else math.ceil(hopped * chunk.bytes)
+        beside += found + chunk.dictionary_bytes
+    return beside
 
 
 def _cut(group: Part, pages: Sequence[Page]) -> Iterator[Part]:
@@ -144,23 +175,18 @@ class ParquetReader:
 
     def __init__(self, place: ShardPlace, paths: Sequence[str] | None, tally: Tally) -> None:
         import pyarrow as pa
-        import pyarrow.parquet as pq
 
         self._url = place.url
         self._source = OpenFile(place.files[0], tally)
+        self._shared_source = OpenFile(place.files[0], tally, keep=True)
         self._far = not place.files[0].is_local
         with arrow_errors(place.url):
             size = self._source.size_bytes
             small = size <= WHOLE_BYTES  # in one go: the library reads 64 KiB for the footer alone
             self._content = self._source.once(0, size) if small else b""
             self._data = read_footer(self._read_once, size)
-            self._file: Any = pq.ParquetFile(
-                pa.BufferReader(self._content) if small else self._source,
-                metadata=_metadata(self._source, self._data),
-                buffer_size=0 if self._far else _BUFFER_BYTES,  # far away, one request a column; here, a page at a time
-                pre_buffer=self._far,
-                page_checksum_verification=True,
-            )
+            metadata = _metadata(self._source, self._data)
+            self._file = self._opened(pa.BufferReader(self._content) if small else self._source, metadata)
             self._columns = chosen_columns(self._file, paths)
         groups = self._file.metadata.num_row_groups
         self._starts = np.cumsum([0, *(self._file.metadata.row_group(number).num_rows for number in range(groups))])
@@ -168,13 +194,29 @@ class ParquetReader:
         self._dictionaries: dict[int, bytes] = {}
         self._kept: tuple[int, list[Any]] = (-1, [])
 
+    def _opened(self, source: Any, metadata: Any) -> Any:
+        import pyarrow.parquet as pq
+
+        return pq.ParquetFile(
+            source,
+            metadata=metadata,
+            buffer_size=0 if self._far else _BUFFER_BYTES,  # far away, one request a column; here, a page at a time
+            pre_buffer=self._far,
+            page_checksum_verification=True,
+        )
+
+    @cached_property
+    def _shared_file(self) -> Any:
+        """The file, of which others that share it needn't read the same columns of a row group again."""
+        return self._opened(self._shared_source, self._file.metadata)
+
     def read(self, part: int, start: int, size: int, rows: int) -> ColumnRows:
         """Decode the wanted columns of a row group, or of a range of its rows."""
         group = int(np.searchsorted(self._starts, start, "right")) - 1
         first = start - int(self._starts[group])
         with arrow_errors(self._url):
             if rows == self._file.metadata.row_group(group).num_rows:
-                batches = self._read_group(group, self._columns)
+                batches = self._read_group(self._file, group, self._columns)
             else:
                 batches = self._read_rows(group, first, rows)
         self._source.check()
@@ -182,9 +224,9 @@ class ParquetReader:
             raise InputError(self._url, f"rows {start + 1:,} to {start + rows:,} aren't all there")
         return ColumnRows(batches)
 
-    def _read_group(self, number: int, columns: list[str] | None) -> list[Any]:
+    def _read_group(self, file: Any, number: int, columns: list[str] | None) -> list[Any]:
         group = self._file.metadata.row_group(number)
-        return self._decode(self._file, number, columns, group.num_rows, group.total_byte_size)
+        return self._decode(file, number, columns, group.num_rows, group.total_byte_size)
 
     def _read_rows(self, group: int, first: int, rows: int) -> list[Any]:
         """Decode a range of rows from their pages, and columns whose pages can't be found from the whole row group."""
@@ -214,7 +256,7 @@ class ParquetReader:
         """Decode columns of a whole row group, and keep them for other ranges of its rows."""
         if self._kept[0] != number:
             self._kept = (-1, [])  # before the next ones are read: two large ones may not fit
-            self._kept = (number, self._read_group(number, columns))
+            self._kept = (number, self._read_group(self._shared_file, number, columns))
         return self._kept[1]
 
     def _read_pages(self, group: int, leaves: Sequence[_LeafPages], first: int, rows: int) -> list[Any]:
@@ -225,7 +267,16 @@ class ParquetReader:
         if self._footer is None:
             return []
         columns = [(leaf.number, leaf.pages) for leaf in leaves]
-        made = range_file(self._read, self._footer, group, columns, first, first + rows, read_dictionary=self._dictionary)
+        made = range_file(
+            self._read,
+            self._footer,
+            group,
+            columns,
+            first,
+            first + rows,
+            read_dictionary=self._dictionary,
+            keep_shared=self._read_once if self._source.keeps and not self._far else None,  # far away, it would be a request more
+        )
         file = pq.ParquetFile(pa.BufferReader(made.content), page_checksum_verification=True)
         names = [self._footer.leaves[leaf.number].path for leaf in leaves]
         return _sliced(self._decode(file, 0, names, made.rows, made.decoded_bytes), made.skip, rows)
@@ -307,6 +358,7 @@ class ParquetReader:
         """Close the file."""
         self._file.close()
         self._source.close()
+        self._shared_source.close()
 
 
 def _ambiguous(paths: Sequence[str]) -> bool:

@@ -23,7 +23,6 @@ __all__ = [
     "INT64",
     "INT96",
     "MAGIC",
-    "WHOLE_BYTES",
     "Chunk",
     "Footer",
     "Leaf",
@@ -38,8 +37,6 @@ Read = Callable[[int, int], bytes]
 """Reads bytes start:start+count of a file."""
 
 MAGIC = b"PAR1"
-WHOLE_BYTES = 128 << 10
-"""Files of up to so many bytes are read in one go, and once."""
 BOOLEAN, INT32, INT64, INT96, FLOAT, DOUBLE, BYTE_ARRAY, FIXED_LEN_BYTE_ARRAY = range(8)
 _REQUIRED, _OPTIONAL, _REPEATED = range(3)
 _DICTIONARY_ENCODINGS = (2, 8)
@@ -90,6 +87,16 @@ class Chunk:
     dictionary_pages: int
     index: IndexPlace | None
     meta: Struct
+
+    @property
+    def bytes(self) -> int:
+        """Bytes in the file."""
+        return self.stop - self.start
+
+    @property
+    def dictionary_bytes(self) -> int:
+        """Bytes in the file of its dictionary page, as far as the footer tells."""
+        return max(0, self.meta.integer(9) - self.start)
 
 
 class NewChunk(NamedTuple):

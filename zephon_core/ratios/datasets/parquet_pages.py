@@ -223,8 +223,17 @@ def range_file(
     stop: int,
     *,
     read_dictionary: Read,
+    keep_shared: Read | None,
 ) -> RangeFile:
-    """Make a file of a row group's rows first:stop and some more, of some leaf columns. Raises ThriftError for broken pages."""
+    """Make a file of a row group's rows first:stop and some more, of some leaf columns. Raises ThriftError for broken pages.
+
+    read_dictionary: reads a dictionary, and keeps it. keep_shared: reads a page that has other rows as well before it is read with
+    others, so that it is kept; None: it is read each time.
+    """
+    if keep_shared is not None:
+        for page in (page for _, pages in columns for page in pages.around(first, stop)):
+            if page.row < first or page.row + page.rows > stop:
+                keep_shared(page.start, page.stored_bytes)
     copied = {number: _copy(read, read_dictionary, footer.leaves[number], pages, first, stop) for number, pages in columns}
     begin = min((each.first for each in copied.values()), default=first)
     end = max((each.stop for each in copied.values()), default=stop)

@@ -24,7 +24,7 @@ from zephon_core.store import ArtifactStore
 
 __all__ = ["Surveyed", "survey_listing"]
 
-_SURVEY_VERSION = 3
+_SURVEY_VERSION = 4
 _HEAD_BYTES = 4096
 _NEAR_WORKERS = 8
 _FAR_WORKERS = 32
