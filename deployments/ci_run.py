@@ -9,7 +9,6 @@ The server is $PREFECT_API_URL, else the one that `make up` started.
 
 from __future__ import annotations
 
-import argparse
 import json
 import logging
 import signal
@@ -25,7 +24,7 @@ if __package__ in (None, ""):  # run as a file: what it needs lies beside its fo
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from deployments.local import find_server
-from zephon_core.console import read_config, with_flags
+from zephon_core.console import CommandParser, read_config, with_flags
 from zephon_core.errors import InputError, SpecError, ZephonError
 
 if TYPE_CHECKING:
@@ -67,8 +66,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return _run(chosen.deployment, parameters, timeout_s=chosen.timeout, worker_wait_s=chosen.worker_wait)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m deployments.ci_run", description="Run a deployment and wait for its end.")
+def _parser() -> CommandParser:
+    parser = CommandParser(prog="python -m deployments.ci_run", description="Run a deployment and wait for its end.")
     parser.add_argument("deployment", metavar="FLOW/NAME", help="for example feature-bank/ci")
     parser.add_argument(
         "--param",

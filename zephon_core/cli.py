@@ -11,6 +11,7 @@ from zephon_core.bank.commands import app as bank_app
 from zephon_core.batching.commands import app as batches_app
 from zephon_core.console import (
     FOUND_WANTING,
+    CommandGroup,
     JsonOption,
     StoreOption,
     VerboseOption,
@@ -30,17 +31,15 @@ __all__ = ["main"]
 
 app = typer.Typer(
     name="zephon-flows",
+    cls=CommandGroup,
     help="Token accounting and frozen features for language-model training.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 store_app = typer.Typer(name="store", help="The store of finished and unfinished work.", no_args_is_help=True)
-app.add_typer(bank_app)
-app.add_typer(ratios_app)
-app.add_typer(batches_app)
-app.add_typer(xtoken_app)
-app.add_typer(store_app)
+for group in (bank_app, ratios_app, batches_app, xtoken_app, store_app):
+    app.add_typer(group, cls=CommandGroup)
 
 ArtifactArgument = Annotated[
     str, typer.Argument(metavar="ARTIFACT", help="KIND-FINGERPRINT, a fingerprint, or the beginning of one.")
