@@ -18,6 +18,45 @@ def folder(bank_parameters, tmp_path):
     return tmp_path / "bank"
 
 
+def seconds_and_report(folder):
+    return read_manifest(folder), (folder / "report.html").read_text()
+
+
+def test_of_a_bank_made_in_one_go_all_times_are_known(folder):
+    manifest, report = seconds_and_report(folder)
+    assert None not in manifest["seconds"].values()
+    for step, count in (("tokens", "texts"), ("encode", "rows")):
+        assert manifest["statistics"][step]["last_run"][count] == manifest["text_count"]
+    assert manifest["seconds"]["encode"] == manifest["statistics"]["encode"]["last_run"]["seconds"] > 0
+    assert "from the first row to the last feature" in report
+    assert "last run" not in report
+
+
+def test_of_an_encode_in_several_runs_no_time_of_one_is_told_as_that_of_all(bank_parameters, tmp_path):
+    before = build_bank(*bank_parameters(limit_texts=20)).encoded_rows
+    build_bank(*bank_parameters())
+    manifest, report = seconds_and_report(tmp_path / "bank")
+    last_run = manifest["statistics"]["encode"]["last_run"]
+    assert manifest["complete"]
+    assert manifest["seconds"]["encode"] is None
+    assert manifest["seconds"]["tokens"] > 0
+    assert last_run["rows"] == manifest["text_count"] - before
+    assert last_run["tokens"] < manifest["statistics"]["tokens"]["tokens"]
+    assert last_run["seconds"] > 0
+    assert not {"rows_now", "seconds", "tokens_per_second", "throughput"} & set(manifest["statistics"]["encode"])
+    assert f"the last run, which encoded {last_run['rows']:,} of {manifest['text_count']:,} rows" in report
+    assert "several runs, or isn&#x27;t done yet: encode." in report
+    assert "from the first row to the last feature" not in report
+
+
+def test_an_unfinished_bank_says_no_times_of_runs_that_it_does_not_know(bank_parameters, tmp_path):
+    build_bank(*bank_parameters(limit_texts=20))
+    manifest, report = seconds_and_report(tmp_path / "bank")
+    assert manifest["seconds"]["encode"] is None
+    assert "last_run" not in manifest["statistics"]["encode"]
+    assert "several runs, or isn&#x27;t done yet: encode." in report
+
+
 def change(folder, key, value):
     """Set a value at a dotted path of the manifest, or take it out."""
     path = folder / "manifest.json"

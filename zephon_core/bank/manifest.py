@@ -164,7 +164,7 @@ def bank_manifest(
     """Put the manifest of a bank together; pure.
 
     fingerprints: of scan, tokens, features and bank. contents: SHA-256 and description of tokenizer and model.
-    encoding: the statistics of the encode (engine, device, receipts, seconds, throughput).
+    encoding: the statistics of the encode (see `EncodeOutcome.statistics`).
     """
     encode = spec.encode
     return {
@@ -203,8 +203,17 @@ def bank_manifest(
             "numpy", "pyarrow", "numba", "tokenizers", "torch", "transformers", "bitsandbytes", "openvino"
         ),
         "statistics": {"scan": scan.statistics, "tokens": tokens.statistics, "encode": dict(encoding)},
-        "seconds": {"scan": scan.seconds, "tokens": tokens.seconds, "encode": encoding.get("seconds")},
+        "seconds": {"scan": scan.seconds, **_resumable_seconds(tokens.statistics, encoding, coverage.text_count)},
         "files": {name: record.model_dump() for name, record in sorted(files.items())},
+    }
+
+
+def _resumable_seconds(tokens: Mapping[str, Any], encoding: Mapping[str, Any], text_count: int) -> dict[str, float | None]:
+    """Return the seconds of the steps that may take several runs; None where they did, since only the last is known then."""
+    tokenized, encoded = tokens.get("last_run", {}), encoding.get("last_run", {})
+    return {
+        "tokens": round(tokenized["seconds"]["elapsed"], 3) if tokenized.get("texts") == text_count else None,
+        "encode": encoded["seconds"] if encoded.get("rows") == text_count else None,
     }
 
 

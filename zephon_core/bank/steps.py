@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -170,7 +170,8 @@ def _joined_features(
 ) -> Built:
     def join(directory: Path) -> dict[str, Any]:
         join_features(Path(base.path), added.path, directory, matrix=matrix)
-        return {**store.record(added).statistics, **asdict(read_outcome(directory)), "base": _base_statistics(base, "encode")}
+        standing = read_outcome(directory).statistics()
+        return {**store.record(added).statistics, **standing, "base": _base_statistics(base, "encode")}
 
     return store.build(recipes.features, join, force=force, progress=progress)
 
@@ -212,7 +213,7 @@ def _commit_features(recipe: Recipe, outcome: EncodeOutcome, store: ArtifactStor
             if state is None or not state.finished:
                 return None
             state.sweep()
-        return store.commit(recipe, asdict(outcome), lease, seconds=outcome.seconds, progress=progress)
+        return store.commit(recipe, outcome.statistics(), lease, seconds=outcome.seconds, progress=progress)
 
 
 def _same_tokens(base: BaseBank, directory: Path) -> dict[str, Any]:
@@ -270,7 +271,7 @@ def assemble(
     parts = replace(
         _parts_of(spec, identity, run, recipes, store, features.path, read_outcome(features.path)),
         encoded_files=record.files,
-        encoding={**record.statistics, "seconds": record.seconds},
+        encoding=record.statistics,
     )
     if not parts.complete:
         raise PoisonError(
@@ -360,7 +361,7 @@ def _parts_of(
         encoded=encoded,
         encoded_files={},
         outcome=outcome,
-        encoding=asdict(outcome),
+        encoding=outcome.statistics(),
     )
 
 
