@@ -44,7 +44,8 @@ def test_build_says_what_it_made_as_one_json_object(build, tmp_path):
     code, out, _ = build()
     result = json.loads(out)
     assert code == 0
-    assert set(result) == {"bank", "fingerprint", "text_count", "encoded_rows", "complete", "cached", "seconds"}
+    assert set(result) == {"bank", "fingerprint", "text_count", "encoded_rows", "complete", "cached", "seconds", "empty_fields"}
+    assert result["empty_fields"] == []
     assert (result["bank"], result["complete"]) == (str(tmp_path / "bank"), True)
     assert set(result["cached"]) == {"scan", "tokenize", "encode", "manifest"}
 
@@ -204,6 +205,15 @@ def test_a_field_that_holds_nothing_has_a_line_of_its_own(run, inputs, tmp_path,
     assert code == 0
     assert "no text   no row of any source holds one at candidates[].tex: check the path" in out.splitlines()
     assert [line for line in run("bank", "info", tmp_path / "bank")[1].splitlines() if line.split()[-1] == "candidates[].tex"]
+    report = (tmp_path / "bank" / "report.html").read_text()
+    assert "No row of any source holds a text at candidates[].tex: check the path." in report
+
+
+def test_a_field_that_holds_nothing_is_told_of_what_is_in_the_store_alone_and_cached_too(build, tmp_path):
+    for _ in range(2):
+        code, out, _ = build("--fields", "query,candidates[].tex", "--limit-texts", "3", "--output", "")
+        assert code == 0
+        assert json.loads(out)["empty_fields"] == ["candidates[].tex"]
 
 
 def test_fields_that_all_hold_texts_have_no_line(build, run, tmp_path):

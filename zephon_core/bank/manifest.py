@@ -26,6 +26,7 @@ __all__ = [
     "VALID_NAME",
     "Coverage",
     "bank_manifest",
+    "empty_fields",
     "features_name",
     "manifest_spec",
     "parse_manifest",
@@ -280,6 +281,11 @@ def parse_manifest(raw: bytes, where: str) -> dict[str, Any]:
         if value[key] is not None and value[key] not in value["files"]:
             raise CorruptArtifactError(where, f"{key!r} is {value[key]!r}", wanted="one of its files", remedy=_REBUILD)
     return value
+
+
+def empty_fields(scan: Mapping[str, Any]) -> list[str]:
+    """Return the field paths at which no row of any source holds a text, in order. scan: the statistics of a scan."""
+    return [path for path, count in scan.get("fields", {}).items() if not count]
 
 
 def manifest_spec(manifest: Mapping[str, Any], where: str) -> BankSpec:

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zephon_core.atomic import write_bytes
+from zephon_core.bank.manifest import empty_fields
 from zephon_core.html import Bar, bars, columns, line, page, section, stacked, table, tiles
 from zephon_core.progress import format_amount
 
@@ -127,10 +128,16 @@ def _sources(manifest: Mapping[str, Any]) -> str:
         for source in manifest["sources"]
     ]
     kinds = [[kind, count] for kind, count in manifest["kinds"].items()]
+    scan = manifest["statistics"]["scan"]
+    fields = [[path, count] for path, count in scan.get("fields", {}).items()]
+    words = "What was read, in order. A text counts for the kind under which it appeared first."
+    if empty := empty_fields(scan):
+        words += f" No row of any source holds a text at {', '.join(empty)}: check the path."
     return section(
         "Sources",
-        "What was read, in order. A text counts for the kind under which it appeared first.",
+        words,
         table(["source", "size", "rows", "bad rows", "SHA-256"], rows),
+        table(["field path", "texts"], fields),
         table(["kind", "distinct texts"], kinds),
     )
 
