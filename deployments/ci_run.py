@@ -42,6 +42,7 @@ _CANCEL_TIMEOUT_S = 60.0
 _LAST_LOGS_S = 6.0
 _LOG_PAGE = 200
 _LOG_OVERLAP = 50  # records that arrive late sort in before those already shown
+_REFUSED = "prefect.exceptions.ParameterTypeError: "  # ends the traceback of values that the flow refuses: the run's state says why
 
 
 class _Interrupted(Exception):
@@ -265,6 +266,8 @@ class _Follower:
                 if record.id not in self._shown:
                     self._shown.add(record.id)
                     self._log_ended |= record.name == "prefect.flow_runs" and record.message.startswith("Finished in state")
+                    if _REFUSED in record.message:
+                        continue
                     where = self._task_name(record.task_run_id) if record.task_run_id else ""
                     _say(f"{record.timestamp:%H:%M:%S} {logging.getLevelName(record.level):<7} {where}{record.message}")
             if len(page) < _LOG_PAGE:
