@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +18,40 @@ from zephon_core.errors import CorruptArtifactError
 def folder(bank_parameters, tmp_path):
     build_bank(*bank_parameters())
     return tmp_path / "bank"
+
+
+# Below these there are not keys but names: of kinds, field paths, reasons, packages, files, devices, bins, settings.
+_NAMES = {
+    "kinds", "spec", "versions", "files", "statistics.scan.kinds", "statistics.scan.fields", "statistics.scan.bad_rows",
+    "statistics.scan.length_histogram", "statistics.scan.seconds", "statistics.scan.sources.bad_rows_by_reason",
+    "statistics.tokens.last_run.seconds", "statistics.encode.poison",
+}  # fmt: skip
+
+
+def keys_of(value, path=""):
+    """Return the keys of a manifest at every depth, without those that are names."""
+    if isinstance(value, list):
+        return set().union(*(keys_of(item, path) for item in value))
+    if not isinstance(value, dict) or path.removeprefix("statistics.encode.base.") in _NAMES:
+        return set()
+    return set(value).union(*(keys_of(inner, f"{path}.{key}".removeprefix(".")) for key, inner in value.items()))
+
+
+def test_every_key_of_a_manifest_stands_in_the_page_on_file_formats(bank_parameters, inputs, tmp_path):
+    """Of a bank with a quarantined row and of one that was extended, too."""
+    with (inputs / "train.jsonl").open("a") as file:
+        file.write('{"query": 5}\n')
+    spec, run = bank_parameters(scan={"on_bad_row": "quarantine"})
+    build_bank(spec, run)
+    keys = keys_of(read_manifest(tmp_path / "bank"))
+    (inputs / "new.jsonl").write_text('{"query": "w1 w2 w3 w4 w5"}\n')
+    more = bank_parameters(sources=[str(inputs / "new.jsonl")], scan={"on_bad_row": "quarantine"})[0]
+    build_bank(more.model_copy(update={"base": str(tmp_path / "bank")}), run)
+    keys |= keys_of(read_manifest(tmp_path / "bank"))
+    assert {"poison_rows", "rows_as_stored", "last_run", "base", "bad_rows_by_reason", "fill_rows"} <= keys
+    page = (Path(__file__).parents[2] / "docs" / "file-formats.md").read_text()
+    section = page[page.index("### manifest.json") : page.index("## An artifact")]
+    assert keys - set(re.findall(r"`([^`\n]+)`", section)) == set()
 
 
 def seconds_and_report(folder):

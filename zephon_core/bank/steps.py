@@ -8,6 +8,7 @@ returns it; the others make it, one process at a time. Both the command line and
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -17,7 +18,7 @@ from typing import Any
 from zephon_core.bank.encode import EncodeOutcome, encode_tokens, read_outcome
 from zephon_core.bank.encode.outcome import read_standing
 from zephon_core.bank.extend import copy_files, drop_known, join_features, join_scans, join_statistics, join_tokens
-from zephon_core.bank.manifest import features_name, read_manifest
+from zephon_core.bank.manifest import empty_fields, features_name, read_manifest
 from zephon_core.bank.publish import BankParts, EncodeMovedError, fill_bank_directory, publish_folder
 from zephon_core.bank.recipes import BankIdentity, BankRecipes, BaseBank, all_sources, bank_recipes, identify
 from zephon_core.bank.scan import scan_texts
@@ -44,6 +45,8 @@ __all__ = [
     "tokenize",
 ]
 
+_logger = logging.getLogger(__name__)
+
 _FINISHING_ATTEMPTS = 2
 
 
@@ -64,7 +67,20 @@ def scan(
     progress: Progress = NULL_PROGRESS,
     force: bool = False,
 ) -> Built:
-    """Collect the distinct texts of the sources. Raises InputError, BadRowError, SourceChangedError."""
+    """Collect the distinct texts of the sources; warns of field paths under which there are none.
+
+    Raises InputError, BadRowError, SourceChangedError.
+    """
+    built = _scan(spec, identity, run, store=store, progress=progress, force=force)
+    if not built.cached:
+        for path in empty_fields(store.record(built.ref).statistics):
+            _logger.warning("No row of any source holds a text at %s: check the path", path)
+    return built
+
+
+def _scan(
+    spec: BankSpec, identity: BankIdentity, run: RunOptions, *, store: ArtifactStore, progress: Progress, force: bool
+) -> Built:
     recipes = bank_recipes(spec, identity)
     base = identity.base
 

@@ -6,7 +6,6 @@ The inner loops are compiled (numba) and run without the interpreter lock; see `
 
 from __future__ import annotations
 
-import logging
 import shutil
 import time
 from collections.abc import Sequence
@@ -25,8 +24,6 @@ __all__ = ["SCAN_VERSION", "scan_texts", "write_index"]
 
 SCAN_VERSION = 1
 """Goes up whenever the same sources would give other bytes."""
-
-_logger = logging.getLogger(__name__)
 
 _FILES = ("texts.jsonl", "text_offsets.npy", "kinds.npy", "digests.npy", "rows.npy", "bad_rows.jsonl")
 _SCRATCH = "scan.tmp"
@@ -75,9 +72,6 @@ def scan_texts(
             phase.advance(block.stored_bytes)
     if not tally.texts:
         raise _no_texts(spec, sources, tally)
-    for path, count in zip(table.paths, tally.field_texts.tolist(), strict=True):
-        if not count:
-            _logger.warning("No source holds a text at %r: check the path", path)
     streamed = time.monotonic()
     candidates = distinct.candidates
     dropped = distinct.finish()
