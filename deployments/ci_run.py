@@ -24,8 +24,9 @@ if __package__ in (None, ""):  # run as a file: what it needs lies beside its fo
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from deployments.local import find_server
-from zephon_core.console import CommandParser, read_config, with_flags
+from zephon_core.console import read_config, with_flags
 from zephon_core.errors import InputError, SpecError, ZephonError
+from zephon_core.usage import CommandParser
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient

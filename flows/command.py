@@ -16,8 +16,9 @@ from prefect.settings import (
 )
 from pydantic import BaseModel
 
-from zephon_core.console import CommandParser, read_config, validated
+from zephon_core.console import read_config, validated
 from zephon_core.errors import SpecError, ZephonError
+from zephon_core.usage import CommandParser
 
 __all__ = ["run_from_file"]
 

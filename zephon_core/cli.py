@@ -11,7 +11,6 @@ from zephon_core.bank.commands import app as bank_app
 from zephon_core.batching.commands import app as batches_app
 from zephon_core.console import (
     FOUND_WANTING,
-    CommandGroup,
     JsonOption,
     StoreOption,
     VerboseOption,
@@ -22,6 +21,7 @@ from zephon_core.console import (
     unread_output,
 )
 from zephon_core.ratios.commands import app as ratios_app
+from zephon_core.usage import CommandGroup
 from zephon_core.xtoken.commands import app as xtoken_app
 
 if TYPE_CHECKING:

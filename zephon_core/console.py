@@ -6,7 +6,6 @@ reads the output.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import errno
 import functools
@@ -18,13 +17,13 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar, get_args
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args
 
 import typer
-from typer.core import TyperGroup
 
 from zephon_core.atomic import is_temporary
 from zephon_core.errors import SpecError, ZephonError
+from zephon_core.usage import USAGE, say_error
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -34,8 +33,6 @@ if TYPE_CHECKING:
 __all__ = [
     "FAILED",
     "FOUND_WANTING",
-    "CommandGroup",
-    "CommandParser",
     "ConfigOption",
     "Flag",
     "JsonOption",
@@ -58,7 +55,6 @@ _Spec = TypeVar("_Spec", bound="BaseModel")
 _Run = TypeVar("_Run", bound="BaseModel")
 
 FAILED = 1
-USAGE = 2
 FOUND_WANTING = 3
 INTERRUPTED = 130
 UNREAD = 141
@@ -114,10 +110,10 @@ def command_errors(*, verbose: bool, places: Sequence[str] = ()) -> Iterator[Non
     except (ZephonError, OSError) as error:
         if verbose:
             raise
-        _say(str(error) if isinstance(error, ZephonError) else _os_error(error, places))
+        say_error(str(error) if isinstance(error, ZephonError) else _os_error(error, places))
         raise typer.Exit(USAGE if isinstance(error, SpecError) else FAILED) from None
     except KeyboardInterrupt:
-        _say("interrupted; the same command goes on where it was")
+        say_error("interrupted; the same command goes on where it was")
         raise typer.Exit(INTERRUPTED) from None
 
 
@@ -129,79 +125,6 @@ def _os_error(error: OSError, places: Sequence[str]) -> str:
     if not where:
         where = "the disk" if remedy else type(error).__name__
     return str(ZephonError(str(where), found, remedy=remedy))
-
-
-_UsageError: Any = typer.BadParameter.__mro__[1]  # what all usage errors are; typer gives a public name to this kind alone
-_MEANT = ". Did you mean "
-_WANTED_VALUES = {
-    "int_parsing": "a whole number",
-    "float_parsing": "a number",
-    "greater_than_equal": "a number from {ge} on",
-}
-
-
-class CommandGroup(TyperGroup):
-    """A group of commands whose usage errors are one line on standard error, as all other errors are; exit code 2."""
-
-    def make_context(self, info_name: Any, args: Any, parent: Any = None, **extra: Any) -> Any:
-        """Parse the group's own options."""
-        with _usage_errors(lambda: f"{parent.command_path} {info_name}" if parent else str(info_name)):
-            return super().make_context(info_name, args, parent, **extra)
-
-    def invoke(self, ctx: Any) -> Any:
-        """Parse what follows the group's name, and run the command."""
-        with _usage_errors(lambda: f"{ctx.command_path} {ctx.invoked_subcommand}"):
-            return super().invoke(ctx)
-
-
-class CommandParser(argparse.ArgumentParser):
-    """A parser for `python -m` whose usage errors are one line on standard error, as those of the commands are; exit code 2."""
-
-    def error(self, message: str) -> NoReturn:
-        """See `argparse.ArgumentParser.error`."""
-        _say(str(_refused(self.prog, message, command=self.prog)))
-        raise SystemExit(USAGE)
-
-
-@contextlib.contextmanager
-def _usage_errors(command: Callable[[], str]) -> Iterator[None]:
-    """Turn a usage error into its one line. command: names the one at fault where the error doesn't say it."""
-    try:
-        yield
-    except _UsageError as error:
-        if type(error).__name__ == "NoArgsIsHelpError":  # the help, for want of arguments
-            raise
-        _say(str(_usage_error(error, error.ctx.command_path if error.ctx else command())))
-        raise typer.Exit(USAGE) from None
-
-
-def _usage_error(error: Any, command: str) -> SpecError:
-    """Say in the house's words what typer refuses: an option, a value, or what there is too much or too little of."""
-    option, message = getattr(error, "option_name", ""), str(error.message)
-    if option and hasattr(error, "possibilities"):
-        like = sorted(set(error.possibilities or ()) - {"--help"})
-        return _refused(option, "is no option of this command", wanted=" or ".join(like), command=command)
-    if option:
-        return _refused(option, message.removeprefix(f"Option {option!r} "), command=command)
-    if (parameter := getattr(error, "param", None)) is None:
-        found, meant, what = message.partition(_MEANT)
-        return _refused(command, found, meant=meant.removeprefix(". ") + what, command=command)
-    name = max(parameter.opts, key=len)
-    where = name if name.startswith("-") else parameter.metavar or name.upper()
-    if hasattr(error, "param_type"):
-        return _refused(where, "is missing", command=command)
-    items: list[dict[str, Any]] = getattr(error.__cause__, "errors", list)()  # of pydantic, which reads the values
-    if not items:
-        return _refused(where, message, command=command)
-    item = items[0]
-    wanted = _WANTED_VALUES.get(item["type"], "").format(**item.get("ctx", {})) or str(item["msg"]).removeprefix("Input should be ")
-    return _refused(where, f"is {item['input']!r}", wanted=wanted, command=command)
-
-
-def _refused(where: str, found: str, *, command: str, wanted: str = "", meant: str = "") -> SpecError:
-    found = " ".join(found.split())
-    remedy = f"{meant} See `{command} --help`.".lstrip()
-    return SpecError(where, f"{found[:1].lower()}{found[1:]}".rstrip("."), wanted=wanted, remedy=remedy)
 
 
 @contextlib.contextmanager
@@ -222,10 +145,6 @@ def _drop_output() -> None:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
         os.close(nowhere)
-
-
-def _say(message: str) -> None:
-    typer.secho(f"error: {message}", fg=typer.colors.RED, err=True)
 
 
 def emit(result: Mapping[str, Any], *, as_json: bool, render: Callable[[], None]) -> None:
