@@ -9,7 +9,6 @@ The server is $PREFECT_API_URL, else the one that `make up` started.
 
 from __future__ import annotations
 
-import argparse
 import json
 import logging
 import signal
@@ -27,6 +26,7 @@ if __package__ in (None, ""):  # run as a file: what it needs lies beside its fo
 from deployments.local import find_server
 from zephon_core.console import read_config, with_flags
 from zephon_core.errors import InputError, SpecError, ZephonError
+from zephon_core.usage import CommandParser
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
@@ -43,6 +43,7 @@ _CANCEL_TIMEOUT_S = 60.0
 _LAST_LOGS_S = 6.0
 _LOG_PAGE = 200
 _LOG_OVERLAP = 50  # records that arrive late sort in before those already shown
+_REFUSED = "prefect.exceptions.ParameterTypeError: "  # ends the traceback of values that the flow refuses: the run's state says why
 
 
 class _Interrupted(Exception):
@@ -67,8 +68,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return _run(chosen.deployment, parameters, timeout_s=chosen.timeout, worker_wait_s=chosen.worker_wait)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m deployments.ci_run", description="Run a deployment and wait for its end.")
+def _parser() -> CommandParser:
+    parser = CommandParser(prog="python -m deployments.ci_run", description="Run a deployment and wait for its end.")
     parser.add_argument("deployment", metavar="FLOW/NAME", help="for example feature-bank/ci")
     parser.add_argument(
         "--param",
@@ -266,6 +267,8 @@ class _Follower:
                 if record.id not in self._shown:
                     self._shown.add(record.id)
                     self._log_ended |= record.name == "prefect.flow_runs" and record.message.startswith("Finished in state")
+                    if _REFUSED in record.message:
+                        continue
                     where = self._task_name(record.task_run_id) if record.task_run_id else ""
                     _say(f"{record.timestamp:%H:%M:%S} {logging.getLevelName(record.level):<7} {where}{record.message}")
             if len(page) < _LOG_PAGE:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import sys
@@ -19,6 +18,7 @@ from pydantic import BaseModel
 
 from zephon_core.console import read_config, validated
 from zephon_core.errors import SpecError, ZephonError
+from zephon_core.usage import CommandParser
 
 __all__ = ["run_from_file"]
 
@@ -33,7 +33,7 @@ def run_from_file(
     description: str,
 ) -> int:
     """Run the flow with the parameters in a file; prints the result as one JSON object. Returns 0 done, 1 failed, 2 usage."""
-    parser = argparse.ArgumentParser(prog=f"python -m flows.{name}", description=description.splitlines()[0])
+    parser = CommandParser(prog=f"python -m flows.{name}", description=description.splitlines()[0])
     parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="YAML or JSON with spec and run")
     chosen = parser.parse_args(arguments)
     try:

@@ -24,6 +24,7 @@ from tasks.reporting import STEPS, artifact_key, publish_markdown, publish_table
 from tasks.runners import choose_runner, run_of_part, runner_resources, stop_parts
 from zephon_core.bank.build import BankResult, check_run, current_result
 from zephon_core.bank.encode import EncodeOutcome, read_outcome
+from zephon_core.bank.manifest import empty_fields
 from zephon_core.bank.specs import BankSpec, RunOptions
 from zephon_core.bank.steps import BankIdentity, BankRecipes, bank_recipes, restart_encode
 from zephon_core.progress import LoggingProgress
@@ -89,7 +90,10 @@ class _Build(Stepwise):
             complete=bank is not None,
             cached=self._cached,
             seconds=self._seconds,
+            empty_fields=empty_fields(self._store.record(self._store.needed(recipes.scan)).statistics),
         )
+        for path in result.empty_fields:
+            get_run_logger().warning("%s", _no_text_at(path))
         self._publish(result, recipes)
         return result
 
@@ -127,6 +131,10 @@ def _read_outcome(store: ArtifactStore, recipes: BankRecipes) -> EncodeOutcome:
     return read_outcome(store.partial_path((recipes.added or recipes).features))
 
 
+def _no_text_at(path: str) -> str:
+    return f"no row of any source holds a text at {path}: check the path"
+
+
 def _page(spec: BankSpec, result: BankResult) -> str:
     """Describe the bank on one page of Markdown."""
     missing = result.text_count - result.encoded_rows
@@ -139,6 +147,7 @@ def _page(spec: BankSpec, result: BankResult) -> str:
         f"- model `{spec.encode.model.path}`, {spec.encode.model.dtype.value}, {longest}",
         f"- sources {', '.join(f'`{source}`' for source in spec.scan.sources)}",
         f"- fingerprint `{result.fingerprint}`",
+        *(f"- **{_no_text_at(f'`{path}`')}**" for path in result.empty_fields),
     ]
     if result.bank:
         lines += [

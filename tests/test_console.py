@@ -245,8 +245,8 @@ def test_every_pattern_of_a_field_has_words_that_can_stand_for_it():
 def test_a_list_of_which_all_are_wrong_is_not_called_too_short():
     message = complaint(BankSpec, {**SPEC, "scan": {"sources": ["a"], "fields": "a..b"}}, prefix="spec")
     assert message == (
-        "flags: can't be used: --fields or spec.scan.fields.0.path: 'a..b' is no field path; "
-        "write names joined by dots, and [] after the name of a list."
+        "flags: can't be used: --fields or spec.scan.fields.0.path: is 'a..b', expected this: "
+        "Names joined by dots, with [] after the name of a list to go into its elements: query, candidates[].text."
     )
 
 

@@ -21,6 +21,7 @@ from zephon_core.console import (
     unread_output,
 )
 from zephon_core.ratios.commands import app as ratios_app
+from zephon_core.usage import CommandGroup
 from zephon_core.xtoken.commands import app as xtoken_app
 
 if TYPE_CHECKING:
@@ -30,17 +31,15 @@ __all__ = ["main"]
 
 app = typer.Typer(
     name="zephon-flows",
+    cls=CommandGroup,
     help="Token accounting and frozen features for language-model training.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 store_app = typer.Typer(name="store", help="The store of finished and unfinished work.", no_args_is_help=True)
-app.add_typer(bank_app)
-app.add_typer(ratios_app)
-app.add_typer(batches_app)
-app.add_typer(xtoken_app)
-app.add_typer(store_app)
+for group in (bank_app, ratios_app, batches_app, xtoken_app, store_app):
+    app.add_typer(group, cls=CommandGroup)
 
 ArtifactArgument = Annotated[
     str, typer.Argument(metavar="ARTIFACT", help="KIND-FINGERPRINT, a fingerprint, or the beginning of one.")

@@ -23,6 +23,7 @@ import typer
 
 from zephon_core.atomic import is_temporary
 from zephon_core.errors import SpecError, ZephonError
+from zephon_core.usage import USAGE, say_error
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -54,7 +55,6 @@ _Spec = TypeVar("_Spec", bound="BaseModel")
 _Run = TypeVar("_Run", bound="BaseModel")
 
 FAILED = 1
-USAGE = 2
 FOUND_WANTING = 3
 INTERRUPTED = 130
 UNREAD = 141
@@ -110,10 +110,10 @@ def command_errors(*, verbose: bool, places: Sequence[str] = ()) -> Iterator[Non
     except (ZephonError, OSError) as error:
         if verbose:
             raise
-        _say(str(error) if isinstance(error, ZephonError) else _os_error(error, places))
+        say_error(str(error) if isinstance(error, ZephonError) else _os_error(error, places))
         raise typer.Exit(USAGE if isinstance(error, SpecError) else FAILED) from None
     except KeyboardInterrupt:
-        _say("interrupted; the same command goes on where it was")
+        say_error("interrupted; the same command goes on where it was")
         raise typer.Exit(INTERRUPTED) from None
 
 
@@ -145,10 +145,6 @@ def _drop_output() -> None:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
         os.close(nowhere)
-
-
-def _say(message: str) -> None:
-    typer.secho(f"error: {message}", fg=typer.colors.RED, err=True)
 
 
 def emit(result: Mapping[str, Any], *, as_json: bool, render: Callable[[], None]) -> None:

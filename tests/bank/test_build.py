@@ -220,6 +220,19 @@ def test_sources_without_a_text_are_an_error(bank_parameters, inputs, tmp_path):
     assert not (tmp_path / "bank").exists()
 
 
+def test_a_field_path_that_finds_nothing_is_a_warning(bank_parameters, inputs, tmp_path, caplog):
+    """A misspelt path beside a good one would go unnoticed otherwise. Of an extension, the rows of the base count, too."""
+    build_bank(*bank_parameters())
+    (inputs / "new.jsonl").write_text('{"query": "w1 w2 w3 w4 w5"}\n')
+    spec, run = bank_parameters(sources=[str(inputs / "new.jsonl")])
+    assert build_bank(spec.model_copy(update={"base": str(tmp_path / "bank")}), run).empty_fields == []
+    assert [record for record in caplog.records if record.levelname == "WARNING"] == []
+    fields = ["query", "candidate[].text"]
+    assert build_bank(*bank_parameters(scan={"fields": fields}, output="other")).empty_fields == ["candidate[].text"]
+    [warning] = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert warning == "No row of any source holds a text at candidate[].text: check the path"
+
+
 def test_a_bad_row_stops_with_its_place_and_quarantine_sets_it_aside(bank_parameters, inputs, tmp_path):
     path = inputs / "train.jsonl"
     lines = path.read_bytes().splitlines(keepends=True)

@@ -44,7 +44,8 @@ def test_build_says_what_it_made_as_one_json_object(build, tmp_path):
     code, out, _ = build()
     result = json.loads(out)
     assert code == 0
-    assert set(result) == {"bank", "fingerprint", "text_count", "encoded_rows", "complete", "cached", "seconds"}
+    assert set(result) == {"bank", "fingerprint", "text_count", "encoded_rows", "complete", "cached", "seconds", "empty_fields"}
+    assert result["empty_fields"] == []
     assert (result["bank"], result["complete"]) == (str(tmp_path / "bank"), True)
     assert set(result["cached"]) == {"scan", "tokenize", "encode", "manifest"}
 
@@ -62,7 +63,7 @@ def test_build_without_json_ends_with_where_the_report_is(run, inputs, tmp_path,
     ("flags", "code", "line"),
     [
         (["--max-batch", "0"], 2, "--max-batch or spec.encode.max_batch"),
-        (["--fields", "a..b"], 2, "is no field path"),
+        (["--fields", "a..b"], 2, "is 'a..b', expected this: Names joined by dots"),
         (["--rows", "5"], 2, "--rows or run.rows"),
         (["--parts", "2", "--part", "2"], 2, "part is 2 of 2 parts"),
         (["--source", "absent.jsonl"], 1, "absent.jsonl: does not exist"),
@@ -70,7 +71,7 @@ def test_build_without_json_ends_with_where_the_report_is(run, inputs, tmp_path,
         (["--tokenizer", "absent"], 1, "absent: is not there"),
         (["--fields", "nothing"], 1, "no text at 'nothing'"),
         (["--rows", "3:2"], 2, "is 3:2"),
-        (["--fields", "a..b"], 2, "after the name of a list."),
+        (["--fields", "a..b"], 2, "after the name of a list to go into"),
         (["--quantization", "4bit"], 2, "--quantization or spec.encode.model.quantization: is 4bit, which does nothing"),
         (["--dtype", "bfloat16"], 2, "--dtype or spec.encode.model.dtype: is bfloat16, which does nothing"),
         (["--engine", "openvino"], 2, "--engine or spec.encode.model.engine: is openvino, which does nothing"),
@@ -204,6 +205,15 @@ def test_a_field_that_holds_nothing_has_a_line_of_its_own(run, inputs, tmp_path,
     assert code == 0
     assert "no text   no row of any source holds one at candidates[].tex: check the path" in out.splitlines()
     assert [line for line in run("bank", "info", tmp_path / "bank")[1].splitlines() if line.split()[-1] == "candidates[].tex"]
+    report = (tmp_path / "bank" / "report.html").read_text()
+    assert "No row of any source holds a text at candidates[].tex: check the path." in report
+
+
+def test_a_field_that_holds_nothing_is_told_of_what_is_in_the_store_alone_and_cached_too(build, tmp_path):
+    for _ in range(2):
+        code, out, _ = build("--fields", "query,candidates[].tex", "--limit-texts", "3", "--output", "")
+        assert code == 0
+        assert json.loads(out)["empty_fields"] == ["candidates[].tex"]
 
 
 def test_fields_that_all_hold_texts_have_no_line(build, run, tmp_path):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +18,79 @@ from zephon_core.errors import CorruptArtifactError
 def folder(bank_parameters, tmp_path):
     build_bank(*bank_parameters())
     return tmp_path / "bank"
+
+
+# Below these there are not keys but names: of kinds, field paths, reasons, packages, files, devices, bins, settings.
+_NAMES = {
+    "kinds", "spec", "versions", "files", "statistics.scan.kinds", "statistics.scan.fields", "statistics.scan.bad_rows",
+    "statistics.scan.length_histogram", "statistics.scan.seconds", "statistics.scan.sources.bad_rows_by_reason",
+    "statistics.tokens.last_run.seconds", "statistics.encode.poison",
+}  # fmt: skip
+
+
+def keys_of(value, path=""):
+    """Return the keys of a manifest at every depth, without those that are names."""
+    if isinstance(value, list):
+        return set().union(*(keys_of(item, path) for item in value))
+    if not isinstance(value, dict) or path.removeprefix("statistics.encode.base.") in _NAMES:
+        return set()
+    return set(value).union(*(keys_of(inner, f"{path}.{key}".removeprefix(".")) for key, inner in value.items()))
+
+
+def test_every_key_of_a_manifest_stands_in_the_page_on_file_formats(bank_parameters, inputs, tmp_path):
+    """Of a bank with a quarantined row and of one that was extended, too."""
+    with (inputs / "train.jsonl").open("a") as file:
+        file.write('{"query": 5}\n')
+    spec, run = bank_parameters(scan={"on_bad_row": "quarantine"})
+    build_bank(spec, run)
+    keys = keys_of(read_manifest(tmp_path / "bank"))
+    (inputs / "new.jsonl").write_text('{"query": "w1 w2 w3 w4 w5"}\n')
+    more = bank_parameters(sources=[str(inputs / "new.jsonl")], scan={"on_bad_row": "quarantine"})[0]
+    build_bank(more.model_copy(update={"base": str(tmp_path / "bank")}), run)
+    keys |= keys_of(read_manifest(tmp_path / "bank"))
+    assert {"poison_rows", "rows_as_stored", "last_run", "base", "bad_rows_by_reason", "fill_rows"} <= keys
+    page = (Path(__file__).parents[2] / "docs" / "file-formats.md").read_text()
+    section = page[page.index("### manifest.json") : page.index("## An artifact")]
+    assert keys - set(re.findall(r"`([^`\n]+)`", section)) == set()
+
+
+def seconds_and_report(folder):
+    return read_manifest(folder), (folder / "report.html").read_text()
+
+
+def test_of_a_bank_made_in_one_go_all_times_are_known(folder):
+    manifest, report = seconds_and_report(folder)
+    assert None not in manifest["seconds"].values()
+    for step, count in (("tokens", "texts"), ("encode", "rows")):
+        assert manifest["statistics"][step]["last_run"][count] == manifest["text_count"]
+    assert manifest["seconds"]["encode"] == manifest["statistics"]["encode"]["last_run"]["seconds"] > 0
+    assert "from the first row to the last feature" in report
+    assert "last run" not in report
+
+
+def test_of_an_encode_in_several_runs_no_time_of_one_is_told_as_that_of_all(bank_parameters, tmp_path):
+    before = build_bank(*bank_parameters(limit_texts=20)).encoded_rows
+    build_bank(*bank_parameters())
+    manifest, report = seconds_and_report(tmp_path / "bank")
+    last_run = manifest["statistics"]["encode"]["last_run"]
+    assert manifest["complete"]
+    assert manifest["seconds"]["encode"] is None
+    assert manifest["seconds"]["tokens"] > 0
+    assert last_run["rows"] == manifest["text_count"] - before
+    assert last_run["tokens"] < manifest["statistics"]["tokens"]["tokens"]
+    assert last_run["seconds"] > 0
+    assert not {"rows_now", "seconds", "tokens_per_second", "throughput"} & set(manifest["statistics"]["encode"])
+    assert f"the last run, which encoded {last_run['rows']:,} of {manifest['text_count']:,} rows" in report
+    assert "several runs, or isn&#x27;t done yet: encode." in report
+    assert "from the first row to the last feature" not in report
+
+
+def test_an_unfinished_bank_says_no_times_of_runs_that_it_does_not_know(bank_parameters, tmp_path):
+    build_bank(*bank_parameters(limit_texts=20))
+    manifest, report = seconds_and_report(tmp_path / "bank")
+    assert manifest["seconds"]["encode"] is None
+    assert "last_run" not in manifest["statistics"]["encode"]
+    assert "several runs, or isn&#x27;t done yet: encode." in report
 
 
 def change(folder, key, value):

@@ -106,6 +106,27 @@ def test_a_value_out_of_bounds_is_refused_before_the_run(job: Job, parameters: P
     assert "spec.encode.max_batch" in errors and "minimum of 1" in errors
 
 
+@pytest.mark.parametrize("path", ["a..b", "", ".a", "a[", "a[][]", "a[]b"])
+def test_a_field_path_of_wrong_syntax_is_refused_before_the_run(job: Job, parameters: Path, path: str) -> None:
+    fields = json.dumps([{"path": path}])
+    code, output, errors = job.run("feature-bank/ci", "--params-file", str(parameters), "--param", f"spec.scan.fields={fields}")
+    assert (code, output) == (1, "")
+    assert errors.count("\n") == 1
+    assert errors.startswith("error: parameters: are refused (") and "spec.scan.fields" in errors and repr(path) in errors
+
+
+def test_what_only_the_flow_refuses_is_told_in_one_line(job: Job, parameters: Path) -> None:
+    """Its parameters are at odds with one another, which no schema says."""
+    code, output, errors = job.run(
+        "feature-bank/ci", "--params-file", str(parameters), "--param", "run.parts=2", "--param", "run.part=2"
+    )
+    assert (code, output) == (1, "")
+    assert "Traceback" not in errors
+    [reason] = [line for line in errors.splitlines() if "part is 2 of 2 parts" in line]
+    assert reason == errors.splitlines()[-1]
+    assert reason.startswith("feature-bank/ci: failed: ")
+
+
 def test_a_timed_out_run_is_cancelled(job: Job, prefect_service: Running, parameters: Path, held: Path) -> None:
     process = job.start("feature-bank/ci", "--params-file", str(parameters), "--timeout", "2")
     output, errors = process.communicate(timeout=180)

@@ -90,6 +90,9 @@ def test_killed_twenty_times_the_bank_is_the_same_and_no_block_was_done_twice_bu
         assert not (tmp_path / "killed").exists()
     result = finish(build("killed"))
     assert result["complete"]
+    manifest = json.loads((tmp_path / "killed" / "manifest.json").read_text())
+    assert manifest["seconds"]["encode"] is None  # nobody knows how long the killed ones took
+    assert 0 < manifest["statistics"]["encode"]["last_run"]["rows"] < manifest["text_count"]
     for name in ("features.f16.npy", "texts.jsonl", "digests.npy", "rows.npy", "token_ids.npy", "lengths.npy", "index.json"):
         assert file_sha256(tmp_path / "killed" / name) == file_sha256(tmp_path / "whole" / name), name
     once = Counter((tmp_path / "whole.log").read_text().split())

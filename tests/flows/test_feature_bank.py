@@ -94,6 +94,18 @@ def test_every_run_ends_with_a_table_and_a_page(said: list[dict[str, Any]], whic
     assert f"{result['bank']}/report.html" in page
 
 
+def test_a_field_that_holds_nothing_is_a_warning_at_the_end_and_on_the_page(flows: Any, run: Run, inputs: Path) -> None:
+    spec = bank_spec(inputs)
+    fields = [{"path": path} for path in ("query", "candidates[].text", "candidates[].tex")]
+    for _ in range(2):  # the second time the scan is cached
+        outcome = run({**spec, "scan": {**spec["scan"], "fields": fields}})
+        said = flows.call("prefect_views:what_prefect_says", flow_run=outcome["flow_run"])
+        assert outcome["result"]["empty_fields"] == ["candidates[].tex"]
+        assert "prefect.flow_runs: no row of any source holds a text at candidates[].tex: check the path" in said["logs"]
+        [page] = [artifact["data"] for artifact in said["artifacts"] if artifact["key"] == "bank-small-one-report"]
+        assert "no row of any source holds a text at `candidates[].tex`: check the path" in page
+
+
 def test_core_records_reach_the_runs_log(said: list[dict[str, Any]]) -> None:
     assert "zephon_core.tiny: tiny encoder 1 is there" in said[0]["logs"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -129,6 +130,21 @@ def test_what_is_no_causal_model_is_refused(save_model: Callable[..., Path]) -> 
         load_scorer(ModelSpec(path="some.module:factory"))
     with pytest.raises(SpecError, match="torch, which alone scores"):
         load(folder, engine="openvino")
+
+
+def test_a_head_that_the_weights_lack_is_refused(save_model: Callable[..., Path], tmp_path: Path) -> None:
+    """transformers would make one up. Where the head is the table of words, none is missing."""
+    from safetensors.torch import load_file, save_file
+
+    for tied in (True, False):
+        folder = tmp_path / str(tied)
+        shutil.copytree(save_model("Qwen3ForCausalLM", **MODELS["Qwen3ForCausalLM"], tie_word_embeddings=tied), folder)
+        weights = load_file(folder / "model.safetensors")
+        weights.pop("lm_head.weight", None)
+        save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    load(tmp_path / "True")
+    with pytest.raises(ModelError, match=r"config\.json: asks for tensors that the weights lack: lm_head\.weight\."):
+        load(tmp_path / "False")
 
 
 def test_ids_that_the_model_lacks_are_refused(save_model: Callable[..., Path]) -> None:

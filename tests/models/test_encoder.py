@@ -169,6 +169,10 @@ def altered(folder: Path, target: Path, changes: dict[str, Any]) -> Path:
             {"num_hidden_layers": 3, "layer_types": None},
             r"config\.json: asks for tensors that the weights lack: .*layers?\.2\..* more\.",
         ),
+        (
+            {"num_hidden_layers": 1, "layer_types": None},
+            r"config\.json: asks for fewer layers than the weights have: .*layers?\.1\..* more would be left out\.",
+        ),
         ({"vocab_size": 50}, r"config\.json: asks for other shapes .*: .*embed.* there, \[50, \d+\] asked for\)"),
         ({"intermediate_size": 65}, r"config\.json: asks for other shapes .*\[65"),
         ({"num_attention_heads": "x"}, r"config\.json: contradicts itself \(.*num_attention_heads.*\)"),
@@ -186,6 +190,34 @@ def test_a_config_that_contradicts_the_weights_is_named_in_one_line(
     assert str(caught.value).startswith(str(folder))
     assert "\n" not in str(caught.value)
     assert str(caught.value).endswith("Download the model again, or correct its config.json.")
+
+
+_DEEP = {
+    "BertForMaskedLM": ("num_hidden_layers", SMALL),
+    "RobertaModel": ("num_hidden_layers", SMALL),
+    "DistilBertModel": ("n_layers", {"vocab_size": 99, "dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 64}),
+    "GPT2LMHeadModel": ("n_layer", {"vocab_size": 99, "n_embd": 32, "n_layer": 2, "n_head": 4}),
+    "T5ForConditionalGeneration": (
+        "num_layers",
+        {"vocab_size": 99, "d_model": 32, "num_layers": 2, "num_heads": 4, "d_ff": 64, "d_kv": 8},
+    ),
+    "Qwen3MoeForCausalLM": (
+        "num_hidden_layers",
+        {**SMALL, "num_key_value_heads": 2, "head_dim": 8, "num_experts": 2, "num_experts_per_tok": 1, "moe_intermediate_size": 16},
+    ),
+}
+
+
+@pytest.mark.parametrize("class_name", _DEEP)
+@pytest.mark.parametrize("backbone", ["inner", "outer"])
+def test_a_model_is_never_cut_short_silently(
+    save_model: Callable[..., Path], tmp_path: Path, class_name: str, backbone: str
+) -> None:
+    name, settings = _DEEP[class_name]
+    folder = save_model(class_name, **settings)
+    load(folder, backbone=backbone)
+    with pytest.raises(ModelError, match="asks for fewer layers than the weights have: "):
+        load(altered(folder, tmp_path / "model", {name: 1, "layer_types": None}), backbone=backbone)
 
 
 def test_layers_that_config_and_weights_count_differently_are_a_model_error(qwen_folder: Path, tmp_path: Path) -> None:

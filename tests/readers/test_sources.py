@@ -110,9 +110,10 @@ def test_formats(name, head, expected):
 
 
 @pytest.mark.parametrize(("name", "head"), [("a", b"\x7fELF\0\0"), ("a.parquet.gz", b"\x1f\x8b")])
-def test_unknown_formats(name, head):
-    with pytest.raises(InputError):
+def test_unknown_formats_are_refused_with_what_to_do(name, head):
+    with pytest.raises(InputError) as caught:
         detect_format(name, head)
+    assert caught.value.remedy
 
 
 def test_identity_is_of_the_stored_bytes(here):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from zephon_core.bank import steps
-from zephon_core.bank.manifest import read_manifest
+from zephon_core.bank.manifest import empty_fields, read_manifest
 from zephon_core.bank.publish import check_output
 from zephon_core.bank.specs import BankSpec, RunOptions
 from zephon_core.models.encoder import check_device
@@ -21,7 +21,10 @@ __all__ = ["BankResult", "build_bank", "check_run", "current_result", "plan_bank
 
 @dataclass(frozen=True)
 class BankResult:
-    """What a build made: where the bank is, what it holds, which steps were there already and how long the others took."""
+    """What a build made: where the bank is, what it holds, which steps were there already and how long the others took.
+
+    empty_fields: the field paths at which no row of any source holds a text.
+    """
 
     bank: str
     fingerprint: str
@@ -30,6 +33,7 @@ class BankResult:
     complete: bool
     cached: dict[str, bool]
     seconds: dict[str, float]
+    empty_fields: list[str]
 
     def to_json(self) -> dict[str, Any]:
         """Return the result as one JSON object."""
@@ -64,7 +68,8 @@ def build_bank(
     lap("identify")
     if identity.is_current:
         return current_result(spec, seconds)
-    cached["scan"] = steps.scan(spec, identity, run, store=store, progress=progress, force=run.refresh).cached
+    scanned = steps.scan(spec, identity, run, store=store, progress=progress, force=run.refresh)
+    cached["scan"] = scanned.cached
     lap("scan")
     cached["tokenize"] = steps.tokenize(spec, identity, run, store=store, progress=progress, force=run.refresh).cached
     lap("tokenize")
@@ -86,6 +91,7 @@ def build_bank(
         complete=built is not None,
         cached=cached,
         seconds=seconds,
+        empty_fields=empty_fields(store.record(scanned.ref).statistics),
     )
 
 
@@ -108,6 +114,7 @@ def current_result(spec: BankSpec, seconds: dict[str, float]) -> BankResult:
         complete=manifest["complete"],
         cached=dict.fromkeys(("scan", "tokenize", "encode", "manifest"), True),
         seconds=seconds,
+        empty_fields=empty_fields(manifest["statistics"]["scan"]),
     )
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from zephon_core.bank.look import add_commands, empty_fields
+from zephon_core.bank.look import add_commands
 from zephon_core.console import (
     Flag,
     JsonOption,
@@ -141,8 +141,6 @@ def _show_result(result: BankResult) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    from zephon_core.bank.manifest import read_manifest
-
     console = Console(highlight=False)
     table = Table(box=None, padding=(0, 2, 0, 0), show_header=True, header_style="dim")
     for heading in ("step", "", "seconds"):
@@ -154,11 +152,9 @@ def _show_result(result: BankResult) -> None:
         console.print(f"[bold green]complete[/]  {result.text_count:,} texts  {result.fingerprint[:16]}")
     else:
         console.print(f"[bold yellow]incomplete[/]  {result.encoded_rows:,} of {result.text_count:,} rows; run it again to go on")
+    for path in result.empty_fields:
+        console.print(f"[bold yellow]no text[/]   no row of any source holds one at {escape(path)}: check the path", soft_wrap=True)
     if result.bank:
-        for path in empty_fields(read_manifest(Path(result.bank))):
-            console.print(
-                f"[bold yellow]no text[/]   no row of any source holds one at {escape(path)}: check the path", soft_wrap=True
-            )
         console.print(f"bank      {result.bank}", soft_wrap=True)
         console.print(f"report    {Path(result.bank) / 'report.html'}", soft_wrap=True)
 

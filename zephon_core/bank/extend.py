@@ -197,7 +197,10 @@ def _join_bad_rows(base: Path, scan: Path, directory: Path, shift: int) -> None:
 
 
 def join_statistics(base: Mapping[str, Any], added: Mapping[str, Any]) -> dict[str, Any]:
-    """Add up the statistics of scans or of token stores: numbers are summed, lists joined, the longest kept, averages weighed."""
+    """Add up the statistics of scans or of token stores: numbers are summed, lists joined, the longest kept, averages weighed.
+
+    `last_run` is that of what was added.
+    """
     joined: dict[str, Any] = {name: _join_value(name, base.get(name), added.get(name)) for name in {**base, **added}}
     if "distinct" in joined:
         joined["duplicates"] = joined["texts"] - joined["distinct"]
@@ -211,6 +214,8 @@ def join_statistics(base: Mapping[str, Any], added: Mapping[str, Any]) -> dict[s
 def _join_value(name: str, first: Any, second: Any) -> Any:
     if first is None or second is None:
         return second if first is None else first
+    if name == "last_run":
+        return second
     if name.startswith("longest"):
         return max(first, second)
     if name in ("kind_names", "first"):

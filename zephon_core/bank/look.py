@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,7 +13,7 @@ from zephon_core.progress import format_amount
 if TYPE_CHECKING:
     from zephon_core.bank.reader import FeatureBank
 
-__all__ = ["add_commands", "empty_fields"]
+__all__ = ["add_commands"]
 
 BankArgument = Annotated[Path, typer.Argument(metavar="DIR", help="A bank's folder.")]
 _SHOWN_CHARACTERS = 160
@@ -118,12 +117,6 @@ def diff(
         emit(difference, as_json=as_json, render=lambda: _show_pairs(difference))
 
 
-def empty_fields(manifest: Mapping[str, Any]) -> list[str]:
-    """Return the field paths at which no row of any source holds a text, in the manifest's order."""
-    counts = manifest["statistics"]["scan"].get("fields", {})
-    return [path for path, count in counts.items() if not count]
-
-
 def _row_of(bank: FeatureBank, text: str) -> int | None:
     if text.startswith("row:") and text[4:].isdecimal():
         row = int(text[4:])
@@ -176,9 +169,11 @@ def _show_checks(checks: list[Any]) -> None:
 
 
 def _show_manifest(path: Path, manifest: dict[str, Any]) -> None:
+    from zephon_core.bank.manifest import empty_fields
+
     size = sum(file["bytes"] for file in manifest["files"].values())
     tokens = manifest["statistics"]["tokens"]
-    empty = empty_fields(manifest)
+    empty = empty_fields(manifest["statistics"]["scan"])
     _show_pairs(
         {
             "bank": str(path),

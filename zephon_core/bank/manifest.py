@@ -26,6 +26,7 @@ __all__ = [
     "VALID_NAME",
     "Coverage",
     "bank_manifest",
+    "empty_fields",
     "features_name",
     "manifest_spec",
     "parse_manifest",
@@ -164,7 +165,7 @@ def bank_manifest(
     """Put the manifest of a bank together; pure.
 
     fingerprints: of scan, tokens, features and bank. contents: SHA-256 and description of tokenizer and model.
-    encoding: the statistics of the encode (engine, device, receipts, seconds, throughput).
+    encoding: the statistics of the encode (see `EncodeOutcome.statistics`).
     """
     encode = spec.encode
     return {
@@ -203,8 +204,17 @@ def bank_manifest(
             "numpy", "pyarrow", "numba", "tokenizers", "torch", "transformers", "bitsandbytes", "openvino"
         ),
         "statistics": {"scan": scan.statistics, "tokens": tokens.statistics, "encode": dict(encoding)},
-        "seconds": {"scan": scan.seconds, "tokens": tokens.seconds, "encode": encoding.get("seconds")},
+        "seconds": {"scan": scan.seconds, **_resumable_seconds(tokens.statistics, encoding, coverage.text_count)},
         "files": {name: record.model_dump() for name, record in sorted(files.items())},
+    }
+
+
+def _resumable_seconds(tokens: Mapping[str, Any], encoding: Mapping[str, Any], text_count: int) -> dict[str, float | None]:
+    """Return the seconds of the steps that may take several runs; None where they did, since only the last is known then."""
+    tokenized, encoded = tokens.get("last_run", {}), encoding.get("last_run", {})
+    return {
+        "tokens": round(tokenized["seconds"]["elapsed"], 3) if tokenized.get("texts") == text_count else None,
+        "encode": encoded["seconds"] if encoded.get("rows") == text_count else None,
     }
 
 
@@ -271,6 +281,11 @@ def parse_manifest(raw: bytes, where: str) -> dict[str, Any]:
         if value[key] is not None and value[key] not in value["files"]:
             raise CorruptArtifactError(where, f"{key!r} is {value[key]!r}", wanted="one of its files", remedy=_REBUILD)
     return value
+
+
+def empty_fields(scan: Mapping[str, Any]) -> list[str]:
+    """Return the field paths at which no row of any source holds a text, in order. scan: the statistics of a scan."""
+    return [path for path, count in scan.get("fields", {}).items() if not count]
 
 
 def manifest_spec(manifest: Mapping[str, Any], where: str) -> BankSpec:

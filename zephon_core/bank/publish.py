@@ -10,7 +10,7 @@ import os
 import secrets
 import shutil
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +95,7 @@ def fill_bank_directory(parts: BankParts, directory: Path) -> dict[str, FileReco
     else:
         files |= _copy_unfinished(parts, directory)
         outcome = read_outcome(directory)
-        parts = replace(parts, outcome=outcome, encoding=asdict(outcome))
+        parts = replace(parts, outcome=outcome, encoding=outcome.statistics())
     valid = valid_rows(directory, parts.tokens)
     if not valid.all():
         np.save(directory / VALID_NAME, valid)

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zephon_core.atomic import write_bytes
+from zephon_core.bank.manifest import empty_fields
 from zephon_core.html import Bar, bars, columns, line, page, section, stacked, table, tiles
 from zephon_core.progress import format_amount
 
@@ -60,11 +61,17 @@ def _figures(manifest: Mapping[str, Any]) -> str:
         (f"{manifest['hidden_size']:,}", f"features a text, {manifest['dtype'].removesuffix('_memmap')}"),
         (format_amount(manifest["files"][manifest["bank"]]["bytes"], "B"), "matrix"),
     ]
-    if rate := manifest["statistics"]["encode"].get("tokens_per_second"):
-        values.append((f"{rate:,.0f}", "tokens a second"))
-    if seconds := sum(float(value) for value in manifest["seconds"].values() if value):
-        values.append((f"{seconds:,.0f} s", "from the first row to the last feature"))
+    if rate := _last_run(manifest).get("tokens_per_second"):
+        values.append((f"{rate:,.0f}", f"tokens a second{' in the last run' if manifest['seconds']['encode'] is None else ''}"))
+    if None not in manifest["seconds"].values():
+        values.append((f"{sum(manifest['seconds'].values()):,.0f} s", "from the first row to the last feature"))
     return tiles(values)
+
+
+def _last_run(manifest: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return how the run went that encoded last; empty where that isn't known."""
+    last_run: Mapping[str, Any] = manifest["statistics"]["encode"].get("last_run", {})
+    return last_run
 
 
 def _ratio(total: int, distinct: int) -> str:
@@ -121,10 +128,16 @@ def _sources(manifest: Mapping[str, Any]) -> str:
         for source in manifest["sources"]
     ]
     kinds = [[kind, count] for kind, count in manifest["kinds"].items()]
+    scan = manifest["statistics"]["scan"]
+    fields = [[path, count] for path, count in scan.get("fields", {}).items()]
+    words = "What was read, in order. A text counts for the kind under which it appeared first."
+    if empty := empty_fields(scan):
+        words += f" No row of any source holds a text at {', '.join(empty)}: check the path."
     return section(
         "Sources",
-        "What was read, in order. A text counts for the kind under which it appeared first.",
+        words,
         table(["source", "size", "rows", "bad rows", "SHA-256"], rows),
+        table(["field path", "texts"], fields),
         table(["kind", "distinct texts"], kinds),
     )
 
@@ -132,16 +145,22 @@ def _sources(manifest: Mapping[str, Any]) -> str:
 def _time(manifest: Mapping[str, Any]) -> str:
     seconds = {name: float(value) for name, value in manifest["seconds"].items() if value}
     parts = [Bar(name, value, f"{value:,.1f} s") for name, value in seconds.items()]
-    samples = manifest["statistics"]["encode"].get("throughput", [])
+    several = [name for name, value in manifest["seconds"].items() if value is None]
+    last_run = _last_run(manifest)
+    words = "Seconds a step took when it was made, and the encoder's speed while it ran."
+    if several:
+        words += f" Not known is the time of what took several runs, or isn't done yet: {', '.join(several)}."
+    if last_run and manifest["seconds"]["encode"] is None:
+        words += f" The speed is that of the last run, which encoded {last_run['rows']:,} of {manifest['text_count']:,} rows."
     chart = line(
-        _thinned(samples),
+        _thinned(last_run.get("throughput", [])),
         x_label="seconds",
         y_label="tokens a second",
         describe="encoding throughput over time",
     )
     return section(
         "Where the time went",
-        "Seconds a step took when it was made, and the encoder's speed while it ran.",
+        words,
         stacked(parts, describe="share of each step in the time"),
         chart,
     )

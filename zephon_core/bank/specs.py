@@ -76,8 +76,8 @@ class FieldSpec(_Frozen):
 
     path: str = Field(
         title="Field path",
-        description="Dotted path into a row; [] goes into every element of a list: query, candidates[].text.",
-        min_length=1,
+        description="Names joined by dots, with [] after the name of a list to go into its elements: query, candidates[].text.",
+        pattern=r"^[^.\[\]]+(\[\])?(\.[^.\[\]]+(\[\])?)*$",
     )
     kind: str = Field(
         default="",
@@ -86,14 +86,6 @@ class FieldSpec(_Frozen):
         max_length=64,
         pattern=r"^[A-Za-z0-9_-]*$",
     )
-
-    @field_validator("path")
-    @classmethod
-    def _path_is_well_formed(cls, path: str) -> str:
-        for name in path.split("."):
-            if not name.removesuffix("[]") or "[" in name.removesuffix("[]") or "]" in name.removesuffix("[]"):
-                raise ValueError(f"{path!r} is no field path; write names joined by dots, and [] after the name of a list")
-        return path
 
     @model_validator(mode="before")
     @classmethod

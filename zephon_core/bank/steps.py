@@ -8,16 +8,17 @@ returns it; the others make it, one process at a time. Both the command line and
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from zephon_core.bank.encode import EncodeOutcome, encode_tokens, read_outcome
 from zephon_core.bank.encode.outcome import read_standing
 from zephon_core.bank.extend import copy_files, drop_known, join_features, join_scans, join_statistics, join_tokens
-from zephon_core.bank.manifest import features_name, read_manifest
+from zephon_core.bank.manifest import empty_fields, features_name, read_manifest
 from zephon_core.bank.publish import BankParts, EncodeMovedError, fill_bank_directory, publish_folder
 from zephon_core.bank.recipes import BankIdentity, BankRecipes, BaseBank, all_sources, bank_recipes, identify
 from zephon_core.bank.scan import scan_texts
@@ -44,6 +45,8 @@ __all__ = [
     "tokenize",
 ]
 
+_logger = logging.getLogger(__name__)
+
 _FINISHING_ATTEMPTS = 2
 
 
@@ -64,7 +67,20 @@ def scan(
     progress: Progress = NULL_PROGRESS,
     force: bool = False,
 ) -> Built:
-    """Collect the distinct texts of the sources. Raises InputError, BadRowError, SourceChangedError."""
+    """Collect the distinct texts of the sources; warns of field paths under which there are none.
+
+    Raises InputError, BadRowError, SourceChangedError.
+    """
+    built = _scan(spec, identity, run, store=store, progress=progress, force=force)
+    if not built.cached:
+        for path in empty_fields(store.record(built.ref).statistics):
+            _logger.warning("No row of any source holds a text at %s: check the path", path)
+    return built
+
+
+def _scan(
+    spec: BankSpec, identity: BankIdentity, run: RunOptions, *, store: ArtifactStore, progress: Progress, force: bool
+) -> Built:
     recipes = bank_recipes(spec, identity)
     base = identity.base
 
@@ -170,7 +186,8 @@ def _joined_features(
 ) -> Built:
     def join(directory: Path) -> dict[str, Any]:
         join_features(Path(base.path), added.path, directory, matrix=matrix)
-        return {**store.record(added).statistics, **asdict(read_outcome(directory)), "base": _base_statistics(base, "encode")}
+        standing = read_outcome(directory).statistics()
+        return {**store.record(added).statistics, **standing, "base": _base_statistics(base, "encode")}
 
     return store.build(recipes.features, join, force=force, progress=progress)
 
@@ -212,7 +229,7 @@ def _commit_features(recipe: Recipe, outcome: EncodeOutcome, store: ArtifactStor
             if state is None or not state.finished:
                 return None
             state.sweep()
-        return store.commit(recipe, asdict(outcome), lease, seconds=outcome.seconds, progress=progress)
+        return store.commit(recipe, outcome.statistics(), lease, seconds=outcome.seconds, progress=progress)
 
 
 def _same_tokens(base: BaseBank, directory: Path) -> dict[str, Any]:
@@ -270,7 +287,7 @@ def assemble(
     parts = replace(
         _parts_of(spec, identity, run, recipes, store, features.path, read_outcome(features.path)),
         encoded_files=record.files,
-        encoding={**record.statistics, "seconds": record.seconds},
+        encoding=record.statistics,
     )
     if not parts.complete:
         raise PoisonError(
@@ -360,7 +377,7 @@ def _parts_of(
         encoded=encoded,
         encoded_files={},
         outcome=outcome,
-        encoding=asdict(outcome),
+        encoding=outcome.statistics(),
     )
 
 

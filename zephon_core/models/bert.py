@@ -7,6 +7,7 @@ don't depend on the rows beside it, bit by bit, so it doesn't matter to them how
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -30,6 +31,7 @@ _TILE_TOKENS = 32  # a slice is rounded up to a multiple: kernels are compiled f
 _SCORES_AT_ONCE = 1 << 18
 _LONGEST_FOR_SCORES = 512
 _ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "relu": "relu"}
+_LAYER = re.compile(r"(?:^|\.)encoder\.layer\.(\d+)\.")
 _LAYER_PARTS = (
     "attention.self.query",
     "attention.self.key",
@@ -71,6 +73,8 @@ def bert_names(folder: ModelFolder) -> dict[str, str] | None:
 def _fits(folder: ModelFolder, names: Mapping[str, str]) -> bool:
     """Tell whether config.json and the tensors' shapes agree; where they don't, transformers says what is wrong."""
     config = folder.config
+    if any(int(found[1]) >= folder.layer_count for name in folder.tensors if (found := _LAYER.search(name))):
+        return False
     width, heads = config.get("hidden_size"), config.get("num_attention_heads")
     if not isinstance(width, int) or not isinstance(heads, int) or heads < 1 or width % heads:
         return False

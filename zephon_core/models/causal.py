@@ -72,7 +72,7 @@ class CausalScorer:
         self.longest_text = folder.longest_text
         self._path = spec.path
         self._device = choose_device(options)
-        self._model = load_transformer(folder, spec, self._device, outer=True)
+        self._model = load_transformer(folder, spec, self._device, outer=True, speaks=True)
         self._body_name: str = self._model.base_model_prefix
         self._body: Any = getattr(self._model, self._body_name, None)
         if self._body is None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -27,6 +28,7 @@ __all__ = ["TransformerEncoder", "load_transformer"]
 
 _UNUSED_PARTS = ("pooler", "lm_head", "cls.", "predictions", "classifier", "score.")
 """Parts of a model that its last hidden states don't depend on."""
+_NUMBER = re.compile(r"\.\d+\.")
 _MOST_NAMED = 3
 _PACKED_ROWS = 32
 """Rows that a layer of four bits has to be a multiple of, so that bitsandbytes can pack it on a CPU."""
@@ -142,10 +144,11 @@ def choose_device(options: EncoderOptions) -> torch.device:
     return device
 
 
-def load_transformer(folder: ModelFolder, spec: ModelSpec, device: torch.device, *, outer: bool) -> Any:
+def load_transformer(folder: ModelFolder, spec: ModelSpec, device: torch.device, *, outer: bool, speaks: bool = False) -> Any:
     """Load a folder with transformers: safetensors only, nothing from the network, no code from the folder unless it is named.
 
-    Returns the inner transformer, or with `outer` the model with its head. Raises ModelError or MissingExtraError.
+    Returns the inner transformer, or with `outer` the model with its head. speaks: whether what the head says is wanted, not the
+    hidden states alone. Raises ModelError or MissingExtraError.
     """
     import torch
 
@@ -182,7 +185,8 @@ def load_transformer(folder: ModelFolder, spec: ModelSpec, device: torch.device,
             raise ModelError(
                 str(folder.path), f"can't be loaded by transformers {transformers.__version__} ({_one_line(error)})", remedy=_REMEDY
             ) from error
-    _check_weights(folder, info)
+    _check_weights(folder, info, () if speaks else _UNUSED_PARTS)
+    _check_layers(folder, info["unexpected_keys"], model)
     model.config.use_cache = False
     if spec.quantization is Quantization.NF4 and device.type == "cpu":
         _keep_narrow_unpacked(model)
@@ -191,28 +195,50 @@ def load_transformer(folder: ModelFolder, spec: ModelSpec, device: torch.device,
     return model.eval().requires_grad_(False)
 
 
-def _check_weights(folder: ModelFolder, info: Mapping[str, Any]) -> None:
+def _check_weights(folder: ModelFolder, info: Mapping[str, Any], unused_parts: Sequence[str]) -> None:
     """Raise ModelError where config.json asks for tensors that the weights lack, or have in another shape.
 
-    transformers would put random numbers in their place.
+    transformers would put random numbers in their place. unused_parts: in the names of tensors that nothing wanted depends on.
     """
+
+    def is_unused(name: str) -> bool:
+        return any(part in name for part in unused_parts)
+
     wrong = sorted(
         f"{name} ({list(there)} there, {list(asked)} asked for)"
         for name, there, asked in info["mismatched_keys"]
-        if not _is_unused(name)
+        if not is_unused(name)
     )
     if wrong:
         raise ModelError(
             str(folder.path / "config.json"), f"asks for other shapes than the weights have: {_some(wrong)}", remedy=_REMEDY
         )
-    if missing := sorted(name for name in info["missing_keys"] if not _is_unused(name)):
+    if missing := sorted(name for name in info["missing_keys"] if not is_unused(name)):
         raise ModelError(
             str(folder.path / "config.json"), f"asks for tensors that the weights lack: {_some(missing)}", remedy=_REMEDY
         )
 
 
-def _is_unused(name: str) -> bool:
-    return any(part in name for part in _UNUSED_PARTS)
+def _check_layers(folder: ModelFolder, left_over: Iterable[str], model: torch.nn.Module) -> None:
+    """Raise ModelError where the weights have layers, or experts, beyond those that config.json asks for.
+
+    transformers would cut the model short without a word. left_over: names of tensors that it didn't load.
+    """
+    own = list(model.state_dict())
+    used = {*own, *(f"{model.base_model_prefix}.{name}" for name in own)}  # a checkpoint may name the inner model, or not
+    heads = {name[: number.end()] for name in used for number in _NUMBER.finditer(name)}
+    cut_off = sorted(
+        name
+        for name in left_over
+        for number in _NUMBER.finditer(name)
+        if name[: number.end()] not in heads and f"{name[: number.start()]}.0.{name[number.end() :]}" in used
+    )
+    if cut_off:
+        raise ModelError(
+            str(folder.path / "config.json"),
+            f"asks for fewer layers than the weights have: {_some(cut_off)} would be left out",
+            remedy=_REMEDY,
+        )
 
 
 def _some(names: Sequence[str]) -> str:

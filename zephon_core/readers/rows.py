@@ -105,23 +105,38 @@ def row_error(origin: Origin, problem: RowProblem, remedy: str, raw: bytes = b""
     where = f"{origin.source.url}:{origin.row}"
     if origin.byte_offset is not None:
         where += f" (byte {origin.byte_offset:,})"
-    other = _other_format(origin.source.url, raw) if origin.row == 1 and origin.source.format == "jsonl" else ""
+    other = _other_format(origin.source, problem, raw) if origin.row == 1 and origin.source.format == "jsonl" else ""
     return BadRowError(where, problem.found, wanted=problem.wanted, remedy=other or remedy)
 
 
-def _other_format(url: str, raw: bytes) -> str:
+def _other_format(source: Source, problem: RowProblem, raw: bytes) -> str:
     """Say what a file is, if its name or its first line show that it isn't one row a line."""
-    name = url.lower()
+    name = source.url.lower()
     begin = raw.lstrip()
     if raw.startswith((b"\xff\xfe", b"\xfe\xff")) or b"\0" in raw[:64]:
         return "The file is no JSONL: it looks like UTF-16. Save it as UTF-8, one JSON object a line."
     if name.endswith((".csv", ".tsv", ".csv.gz", ".tsv.gz", ".csv.zst", ".tsv.zst")):
         return "The file is no JSONL but a table of text. Convert it: one JSON object a line, or Parquet."
     if begin.startswith(b"["):
-        return "The file is no JSONL but one JSON array. Write its items one a line (jq -c '.[]' FILE > FILE.jsonl)."
+        ends_here = source.compression == "none" and len(raw.rstrip()) + len(b"\r\n") >= source.bytes
+        if problem.reason == "broken JSON" and (ends_here or not _goes_on(begin)):
+            return "The file is no JSONL but one JSON array, and a broken one. Write it again: one JSON object a line."
+        return (
+            "The file is no JSONL but one JSON array. If that is whole, write its items one a line (jq -c '.[]' FILE > FILE.jsonl)."
+        )
     if begin.strip() == b"{":
         return "The file is no JSONL: its rows go over several lines. Write each on one line (jq -c . FILE > FILE.jsonl)."
     return ""
+
+
+def _goes_on(line: bytes) -> bool:
+    """Tell whether broken JSON is right as far as it goes, so that the next line may complete it."""
+    text = line.decode("utf-8", "replace").rstrip()
+    try:
+        json.loads(text)
+    except json.JSONDecodeError as error:
+        return error.pos >= len(text)
+    return True
 
 
 def too_long(length: int, max_row_bytes: int) -> RowProblem:

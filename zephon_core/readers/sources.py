@@ -51,6 +51,7 @@ _NAMED = re.compile(r"([A-Za-z0-9_-]+)=(.+)", re.DOTALL)
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*(::|://)")
 _TRANSPORT_ERRORS = (("botocore.exceptions", "BotoCoreError"), ("botocore.exceptions", "ClientError"), ("aiohttp", "ClientError"))
 _LOOK_AGAIN = "Check the path and the folder that it starts from; globs (data/*.jsonl) and URLs (s3://…) are allowed."
+_CONVERT = "Convert it: one JSON object a line, or Parquet; what is compressed or packed otherwise, unpack first."
 _HEAD_BYTES = 4096
 _CHUNK_BYTES = 1 << 20
 
@@ -148,7 +149,7 @@ def _format_by_magic(url: str, head: bytes) -> str:
     if head[:6] == b"ARROW1" or head[:4] == b"\xff\xff\xff\xff":
         return "arrow"
     if b"\0" in head:
-        raise InputError(url, "is of no known format", wanted="JSONL (.gz, .zst), Parquet or Arrow")
+        raise InputError(url, "is of no known format", wanted="JSONL (.gz, .zst), Parquet or Arrow", remedy=_CONVERT)
     return "jsonl"
 
 

@@ -371,12 +371,3 @@ def test_progress_is_in_bytes_of_the_input(tmp_path):
     assert recorder.totals == {"identify": size, "scan": size}
     assert recorder.done["identify"] == size
     assert size - 100 <= recorder.done["scan"] <= size
-
-
-def test_a_field_that_nothing_has_is_said(tmp_path):
-    """A misspelt path beside a good one would go unnoticed otherwise."""
-    (tmp_path / "a.jsonl").write_bytes(jsonl(ROWS))
-    spec = ScanSpec(sources=(str(tmp_path / "a.jsonl"),), fields=["query", "candidate[].text"])
-    recorder = Recorder()
-    scan_texts(spec, resolve_sources(spec.sources), tmp_path / "out", threads=1, memory_bytes=1 << 20, progress=recorder)
-    assert recorder.notes == ["No source holds a text at 'candidate[].text'."]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,17 @@ from zephon_core import blocks
 from zephon_core.blocks import Standing
 
 __all__ = ["EncodeOutcome", "encode_outcome", "read_standing"]
+
+
+_OF_THIS_RUN = {  # fields, and what they are called in `last_run`
+    "devices": "devices",
+    "rows_now": "rows",
+    "tokens_now": "tokens",
+    "seconds": "seconds",
+    "tokens_per_second": "tokens_per_second",
+    "throughput": "throughput",
+    "damaged_blocks": "damaged_blocks",
+}
 
 
 @dataclass(frozen=True)
@@ -44,6 +55,16 @@ class EncodeOutcome:
     tokens_per_second: float = 0.0
     throughput: list[list[float]] = field(default_factory=list)
     damaged_blocks: int = 0
+
+    def statistics(self) -> dict[str, Any]:
+        """Return what an artifact's record and a manifest say: what is encoded, and as `last_run` how the run went that ended last.
+
+        There is no `last_run` where this process encoded nothing, for then it knows nothing of those that did.
+        """
+        values = {name: value for name, value in asdict(self).items() if name not in _OF_THIS_RUN}
+        if not self.devices:
+            return values
+        return {**values, "last_run": {shown: getattr(self, name) for name, shown in _OF_THIS_RUN.items()}}
 
 
 def encode_outcome(standing: Standing, **this_run: Any) -> EncodeOutcome:

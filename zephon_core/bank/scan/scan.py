@@ -72,9 +72,6 @@ def scan_texts(
             phase.advance(block.stored_bytes)
     if not tally.texts:
         raise _no_texts(spec, sources, tally)
-    for path, count in zip(table.paths, tally.field_texts.tolist(), strict=True):
-        if not count:
-            progress.note(f"No source holds a text at {path!r}.")
     streamed = time.monotonic()
     candidates = distinct.candidates
     dropped = distinct.finish()

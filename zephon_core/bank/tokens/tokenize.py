@@ -106,6 +106,7 @@ def tokenize_texts(
 ) -> dict[str, Any]:
     """Write the token store of `texts` (texts.jsonl with `text_count` lines) into `directory`, and return its statistics.
 
+    `last_run` among them is of this call alone: how many texts it tokenized, with which backend, in what time.
     A directory with an interrupted run's leftovers is taken up where its ledger ends. Memory: 8 bytes a text, and a few chunks of
     `chunk_bytes` a thread with their ids. A crash loses about `checkpoint_bytes` of text. store: keeps the proof that a faster
     backend may be used, which is made anew at each call without it. Raises MissingArtifactError or
@@ -119,8 +120,9 @@ def tokenize_texts(
     text_bytes = texts.stat().st_size
     identity = TokenStoreIdentity(tokenizer.content_sha256, spec.max_key_tokens, text_count, text_bytes, tokenizer.vocab_size)
     with TokenWriter(directory, identity) as writer:
-        if writer.done.texts:
-            progress.note(f"Resuming after {writer.done.texts:,} of {text_count:,} texts.")
+        resumed_after = writer.done.texts
+        if resumed_after:
+            progress.note(f"Resuming after {resumed_after:,} of {text_count:,} texts.")
         to_do_bytes = text_bytes - writer.done.text_bytes
         chosen = choose_backend(
             tokenizer, run.tokenizer_backend, text_bytes=to_do_bytes, threads=run.worker_count, store=store, progress=progress
@@ -158,8 +160,11 @@ def tokenize_texts(
         "characters_per_token": writer.done.whole_characters / writer.done.whole_tokens if writer.done.whole_tokens else None,
         **length_statistics(directory / LENGTHS_NAME),
         "same_ids": repeats.count(),
-        "backend": {"name": chosen.backend.name, "reason": chosen.reason, "checked_texts": effort.checked_texts},
-        "seconds": effort.seconds,
+        "last_run": {
+            "texts": text_count - resumed_after,
+            "backend": {"name": chosen.backend.name, "reason": chosen.reason, "checked_texts": effort.checked_texts},
+            "seconds": effort.seconds,
+        },
     }
 
 
