@@ -42,7 +42,9 @@ class GlobalBatchCursor:
         if not is_whole(rank, 0, plan.world_size - 1):
             raise SpecError("rank", f"is {rank!r}", wanted=f"0 to {plan.world_size - 1}")
         self._plan, self._rank, self._moves = plan, int(rank), 0
-        self._committed = self._issued = self._ahead_from = 0
+        self._committed = self._issued = self._made = 0
+        self._bounds: list[int] = []  # of the batches before `_made`, which `_plans` gives
+        self._plans: Iterator[TokenBatchPlan]
         self._place(_in_plan(plan, BatchRanges.of(skip)), 0)
 
     @property
@@ -92,26 +94,21 @@ class GlobalBatchCursor:
 
     def peek(self) -> TokenBatchPlan | None:
         """Return the batch that `next_plan` would issue, or None at the end of the epoch; moves nothing."""
-        place = self._issued - self._ahead_from
-        if not 0 <= place < len(self._ahead):
-            if self._issued == self._count:
-                return None
-            self._look_ahead()
-            place = 0
-        return self._ahead[place]
+        return next(self._from_here(1)[1], None)
 
     def next_plan(self) -> TokenBatchPlan | None:
         """Issue the rank's next batch; None at the end of the epoch."""
-        place = self._issued - self._ahead_from
-        batch = self._ahead[place] if 0 <= place < len(self._ahead) else self.peek()
-        if batch is not None:
+        for plan in self._plans:  # nothing, not even a signal, comes between a plan that is taken and its count
             self._issued += 1
-        return batch
+            return plan
+        return self.next_plan() if self._look_ahead() else None
 
     def __iter__(self) -> Iterator[TokenBatchPlan]:
         """Issue batch after batch to the end of the epoch."""
-        while (batch := self.next_plan()) is not None:
-            yield batch
+        while self._issued < self._made or self._look_ahead():
+            for plan in self._plans:  # as in `next_plan`
+                self._issued += 1
+                yield plan
 
     def commit(self, batches: int = 1) -> None:
         """Count the first `batches` issued ones as consumed. Raises SpecError for more than are issued."""
@@ -126,6 +123,7 @@ class GlobalBatchCursor:
         """Take back what was issued and not committed."""
         self._issued = self._committed
         self._moves += 1
+        self._forget()
 
     def seek(self, step: int) -> None:
         """Go to the beginning of a step, taking back what was issued; every step before it counts as committed."""
@@ -201,19 +199,29 @@ class GlobalBatchCursor:
         self._moves += 1
         self._passed = skipped.whole_steps(self._plan.world_size)
         self._count = self._plan.steps - len(self._passed)
-        self._committed = self._issued = self._ahead_from = step - self._passed.below(step)
-        self._ahead: list[TokenBatchPlan] = []
+        self._committed = self._issued = step - self._passed.below(step)
+        self._forget()
 
     def _step_of(self, place: int) -> int:
         return self._plan.steps if place == self._count else int(self._passed.outside(np.array([place]))[0])
 
-    def _look_ahead(self) -> None:
-        """Make the next batches in one go, twice as many as the last time."""
-        more = min(max(_FEWEST_AHEAD, 2 * len(self._ahead)), _MOST_AHEAD, self._count - self._issued)
-        steps = self._passed.outside(np.arange(self._issued, self._issued + more))
+    def _forget(self) -> None:
+        """Forget what is planned ahead, also in iterators that have it in hand."""
+        self._bounds.clear()
+        self._made, self._plans, self._at_once = self._issued, iter(()), _FEWEST_AHEAD
+
+    def _look_ahead(self) -> bool:
+        """Make the next batches ready, twice as many as the last time, once all of those are issued; False if there are none."""
+        self._bounds, self._plans = self._from_here(self._at_once)
+        self._made = self._issued + len(self._bounds) - 1
+        self._at_once = min(2 * self._at_once, _MOST_AHEAD)
+        return self._issued < self._made
+
+    def _from_here(self, most: int) -> tuple[list[int], Iterator[TokenBatchPlan]]:
+        """Return the next batches to be issued, as `GlobalBatchPlan.batches_ahead` does."""
+        steps = self._passed.outside(np.arange(self._issued, min(self._issued + most, self._count)))
         numbers = steps * self._plan.world_size + self._rank
-        self._ahead = self._plan.batches(numbers, leave_empty=self._skipped.holds(numbers))
-        self._ahead_from = self._issued
+        return self._plan.batches_ahead(numbers, leave_empty=self._skipped.holds(numbers))
 
 
 def recipe_of(saved: Mapping[str, Any] | str | bytes) -> PlanRecipe:

@@ -11,7 +11,7 @@ and any step is found at once. The plan is made again from its recipe, or mapped
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import replace
@@ -30,7 +30,7 @@ from zephon_core.batching.plan.ahead import helpers, results_ahead
 from zephon_core.batching.plan.batch_ranges import BatchRanges
 from zephon_core.batching.plan.recipe import LARGEST_SETTING, LARGEST_WORLD, PLAN_VERSION, PlanRecipe, PlanSource, Reshard
 from zephon_core.batching.plan.statistics import PlanStatistics, measure_plan
-from zephon_core.batching.sampler import TokenBatchPlan, plans_of
+from zephon_core.batching.sampler import TokenBatchPlan, plans_ahead
 from zephon_core.compiled import compiled
 from zephon_core.errors import CorruptArtifactError, SpecError, StateError
 
@@ -217,6 +217,12 @@ class GlobalBatchPlan:
 
         leave_empty: bool [n], those in whose place an empty batch is returned.
         """
+        return list(self.batches_ahead(numbers, leave_empty=leave_empty)[1])
+
+    def batches_ahead(
+        self, numbers: Int64, *, leave_empty: npt.NDArray[np.bool_] | None = None
+    ) -> tuple[list[int], Iterator[TokenBatchPlan]]:
+        """Do as `batches` does, each batch made when it is asked for; emptying the list beside them ends them."""
         arrays = self._arrays
         starts, ends = arrays.offsets[numbers], arrays.offsets[numbers + 1]
         figures = [arrays.real_tokens[numbers], arrays.longest[numbers], arrays.token_slots[numbers]]
@@ -226,7 +232,8 @@ class GlobalBatchPlan:
         bounds = np.concatenate([np.zeros(1, np.int64), np.cumsum(ends - starts)])
         examples = np.empty(bounds[-1], np.int64)
         _collect(arrays.examples, starts, bounds, examples)
-        return plans_of(examples, bounds.tolist(), *figures)
+        ends_them = bounds.tolist()
+        return ends_them, plans_ahead(examples, ends_them, *figures)
 
     @cached_property
     def statistics(self) -> PlanStatistics:
