@@ -3,7 +3,7 @@
     python benchmarks/batches.py [--examples 100000000] [--peer-examples 300000 3000000] [--peers FOLDER|none]
                                  [--only stepping …] [--json result.json]
 
-Lengths are drawn from a log-normal distribution with a long tail (mean about 340 tokens, none above the budget of 8,192).
+Lengths are drawn from a log-normal distribution with a long tail (mean about 370 tokens, none above the budget of 8,192).
 
     cuts        the packed and the padded cut of the whole table in its order, against numpy's cumulative sum of it
     epoch       a shuffled epoch from nothing (order, gather, cut), against numpy's permutation and gather alone
@@ -385,7 +385,7 @@ def main() -> None:
     parser.add_argument("--scratch", type=Path, help="folder for generated files; default: a temporary one")
     parser.add_argument("--json", type=Path, help="where to keep the result")
     options = parser.parse_args()
-    lengths = drawn_lengths(options.examples)
+    lengths, few = drawn_lengths(options.examples), min(3, options.repeats)
     results: dict[str, Any] = {
         "benchmark": "batches",
         "machine": platform.processor() or platform.machine(),
@@ -405,15 +405,17 @@ def main() -> None:
             "cuts": lambda: cuts(lengths, options.repeats),
             "epoch": lambda: epochs(lengths, options.repeats),
             "stepping": lambda: stepping(lengths[:STEPPED], min(options.repeats, 3)),
-            "stepping, short texts": lambda: stepping(drawn_lengths(min(STEPPED, len(lengths)), middle=3.9), min(options.repeats, 3)),
+            "stepping, short texts": lambda: stepping(
+                drawn_lengths(min(STEPPED, len(lengths)), middle=3.9), min(options.repeats, 3)
+            ),
             "restoring": lambda: restoring(middle, options.repeats),
             "plan": lambda: plan_figures(path),
             "memory": lambda: memory(path),
         }
         if options.peer_examples and options.peers != "none":
-            folder, repeats = Path(options.peers) if options.peers else None, min(3, options.repeats)
+            folder = Path(options.peers) if options.peers else None
             sections["peers"] = lambda: {
-                f"{count:,} examples": peers(lengths[:count], folder, scratch, repeats) for count in options.peer_examples
+                f"{count:,} examples": peers(lengths[:count], folder, scratch, few) for count in options.peer_examples
             }
         for section, measure in sections.items():
             if options.only and section not in options.only:

@@ -23,11 +23,13 @@ class PlainLoop:
         self.issued = self.committed = 0
 
     def commit(self) -> None:
+        """Count the first issued batch as consumed."""
         if self.committed == self.issued:
             raise ValueError("nothing is issued")
         self.committed += 1
 
     def packed(self) -> Iterator[Batch]:
+        """Fill packed batches."""
         sizes, budget = self.sizes, self.budget
         batch, real, longest = [], 0, 0
         for example in self.order.tolist():
@@ -44,6 +46,7 @@ class PlainLoop:
         yield batch, real, longest, real
 
     def gathered(self) -> Iterator[Batch]:
+        """Do as `packed`, with lengths that numpy looked up."""
         budget = self.budget
         batch, real, longest = [], 0, 0
         for example, size in zip(self.order.tolist(), self.lengths[self.order].tolist(), strict=True):
@@ -59,6 +62,7 @@ class PlainLoop:
         yield batch, real, longest, real
 
     def padded(self) -> Iterator[Batch]:
+        """Fill padded batches."""
         for batch, real, longest in self._cut_padded(self.order.tolist()):
             self.issued += 1
             yield batch, real, longest, longest * len(batch)

@@ -15,12 +15,15 @@ from zephon_core.batching.plan.batch_ranges import BatchRanges
 from zephon_core.batching.plan.global_plan import GlobalBatchPlan
 from zephon_core.batching.plan.recipe import PlanRecipe
 from zephon_core.batching.sampler import TokenBatchPlan
+from zephon_core.batching.sampler.token_plan import Row, made
 from zephon_core.batching.state_fields import StateFields, sealed
 from zephon_core.errors import SpecError
 
 __all__ = ["CURSOR_VERSION", "GlobalBatchCursor", "recipe_of"]
 
 CURSOR_VERSION = 1
+
+Int64 = npt.NDArray[np.int64]
 
 _FEWEST_AHEAD = 16
 _MOST_AHEAD = 1024
@@ -43,8 +46,9 @@ class GlobalBatchCursor:
             raise SpecError("rank", f"is {rank!r}", wanted=f"0 to {plan.world_size - 1}")
         self._plan, self._rank, self._moves = plan, int(rank), 0
         self._committed = self._issued = self._made = 0
-        self._bounds: list[int] = []  # of the batches before `_made`, which `_plans` gives
-        self._plans: Iterator[TokenBatchPlan]
+        self._examples: Int64  # of the batches before `_made`, whose rows follow
+        self._bounds: list[int] = []
+        self._rows: Iterator[Row]
         self._place(_in_plan(plan, BatchRanges.of(skip)), 0)
 
     @property
@@ -94,26 +98,28 @@ class GlobalBatchCursor:
 
     def peek(self) -> TokenBatchPlan | None:
         """Return the batch that `next_plan` would issue, or None at the end of the epoch; moves nothing."""
-        return next(self._from_here(1)[1], None)
+        batches = self._plan.batches(*self._from_here(1))
+        return batches[0] if batches else None
 
     def next_plan(self) -> TokenBatchPlan | None:
         """Issue the rank's next batch; None at the end of the epoch."""
-        for plan in self._plans:  # nothing, not even a signal, comes between a plan that is taken and its count
+        for start, stop, tokens, longest, slots in self._rows:  # not even a signal comes between a row that is taken and its count
             self._issued += 1
-            return plan
+            return made(TokenBatchPlan, (self._examples[start:stop], tokens, longest, slots))
         return self.next_plan() if self._look_ahead() else None
 
     def __iter__(self) -> Iterator[TokenBatchPlan]:
         """Issue batch after batch to the end of the epoch."""
         while self._issued < self._made or self._look_ahead():
-            for plan in self._plans:  # as in `next_plan`
+            examples = self._examples
+            for start, stop, tokens, longest, slots in self._rows:  # as in `next_plan`
                 self._issued += 1
-                yield plan
+                yield made(TokenBatchPlan, (examples[start:stop], tokens, longest, slots))
 
     def commit(self, batches: int = 1) -> None:
         """Count the first `batches` issued ones as consumed. Raises SpecError for more than are issued."""
-        if batches.__class__ is int and 0 <= batches <= self._issued - self._committed:  # as in every step of a loop
-            self._committed += batches
+        if batches == 1 and self._committed < self._issued and batches.__class__ is int:  # as in every step of a loop
+            self._committed += 1
             return
         if not is_whole(batches, 0, self._issued - self._committed):
             raise SpecError("batches", f"is {batches!r}", wanted=f"0 to {self.issued_batches}, as many as are issued")
@@ -208,20 +214,20 @@ class GlobalBatchCursor:
     def _forget(self) -> None:
         """Forget what is planned ahead, also in iterators that have it in hand."""
         self._bounds.clear()
-        self._made, self._plans, self._at_once = self._issued, iter(()), _FEWEST_AHEAD
+        self._made, self._rows, self._at_once = self._issued, iter(()), _FEWEST_AHEAD
 
     def _look_ahead(self) -> bool:
         """Make the next batches ready, twice as many as the last time, once all of those are issued; False if there are none."""
-        self._bounds, self._plans = self._from_here(self._at_once)
+        self._examples, self._bounds, self._rows = self._plan.rows(*self._from_here(self._at_once))
         self._made = self._issued + len(self._bounds) - 1
         self._at_once = min(2 * self._at_once, _MOST_AHEAD)
         return self._issued < self._made
 
-    def _from_here(self, most: int) -> tuple[list[int], Iterator[TokenBatchPlan]]:
-        """Return the next batches to be issued, as `GlobalBatchPlan.batches_ahead` does."""
+    def _from_here(self, most: int) -> tuple[Int64, npt.NDArray[np.bool_]]:
+        """Return the numbers of the next batches to be issued, and which of them are left out."""
         steps = self._passed.outside(np.arange(self._issued, min(self._issued + most, self._count)))
         numbers = steps * self._plan.world_size + self._rank
-        return self._plan.batches_ahead(numbers, leave_empty=self._skipped.holds(numbers))
+        return numbers, self._skipped.holds(numbers)
 
 
 def recipe_of(saved: Mapping[str, Any] | str | bytes) -> PlanRecipe:

@@ -30,7 +30,8 @@ from zephon_core.batching.plan.ahead import helpers, results_ahead
 from zephon_core.batching.plan.batch_ranges import BatchRanges
 from zephon_core.batching.plan.recipe import LARGEST_SETTING, LARGEST_WORLD, PLAN_VERSION, PlanRecipe, PlanSource, Reshard
 from zephon_core.batching.plan.statistics import PlanStatistics, measure_plan
-from zephon_core.batching.sampler import TokenBatchPlan, plans_ahead
+from zephon_core.batching.sampler import TokenBatchPlan
+from zephon_core.batching.sampler.token_plan import Row, made, rows_ahead
 from zephon_core.compiled import compiled
 from zephon_core.errors import CorruptArtifactError, SpecError, StateError
 
@@ -212,17 +213,16 @@ class GlobalBatchPlan:
             raise IndexError(f"step {step}, rank {rank} of a plan of {self.steps} steps and {self.world_size} ranks")
         return self.batches(np.array([step * self.world_size + rank]))[0]
 
-    def batches(self, numbers: Int64, *, leave_empty: npt.NDArray[np.bool_] | None = None) -> list[TokenBatchPlan]:
+    def batches(self, numbers: Int64, leave_empty: npt.NDArray[np.bool_] | None = None) -> list[TokenBatchPlan]:
         """Return batches by their numbers, int64 [n], step * world_size + rank each; many at once cost less than one by one.
 
         leave_empty: bool [n], those in whose place an empty batch is returned.
         """
-        return list(self.batches_ahead(numbers, leave_empty=leave_empty)[1])
+        examples, _, rows = self.rows(numbers, leave_empty)
+        return [made(TokenBatchPlan, (examples[row[0] : row[1]], *row[2:])) for row in rows]
 
-    def batches_ahead(
-        self, numbers: Int64, *, leave_empty: npt.NDArray[np.bool_] | None = None
-    ) -> tuple[list[int], Iterator[TokenBatchPlan]]:
-        """Do as `batches` does, each batch made when it is asked for; emptying the list beside them ends them."""
+    def rows(self, numbers: Int64, leave_empty: npt.NDArray[np.bool_] | None = None) -> tuple[Int64, list[int], Iterator[Row]]:
+        """Return the examples of batches, and bounds and rows of them (`rows_ahead`); the arguments are those of `batches`."""
         arrays = self._arrays
         starts, ends = arrays.offsets[numbers], arrays.offsets[numbers + 1]
         figures = [arrays.real_tokens[numbers], arrays.longest[numbers], arrays.token_slots[numbers]]
@@ -232,8 +232,8 @@ class GlobalBatchPlan:
         bounds = np.concatenate([np.zeros(1, np.int64), np.cumsum(ends - starts)])
         examples = np.empty(bounds[-1], np.int64)
         _collect(arrays.examples, starts, bounds, examples)
-        ends_them = bounds.tolist()
-        return ends_them, plans_ahead(examples, ends_them, *figures)
+        listed = bounds.tolist()
+        return examples, listed, rows_ahead(listed, *figures)
 
     @cached_property
     def statistics(self) -> PlanStatistics:

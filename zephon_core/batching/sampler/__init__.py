@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from zephon_core.batching.sampler.shard_sampler import StatefulShardSampler
 from zephon_core.batching.sampler.shard_state import ConsolidatedSamplerState, SamplerState
-from zephon_core.batching.sampler.token_plan import TokenBatchPlan, plans_ahead
+from zephon_core.batching.sampler.token_plan import TokenBatchPlan
 from zephon_core.batching.sampler.token_sampler import LoadedBatch, StatefulTokenBatchSampler
 from zephon_core.batching.sampler.token_state import ConsolidatedTokenBatchState, TokenBatchState
 
@@ -25,5 +25,4 @@ __all__ = [
     "StatefulTokenBatchSampler",
     "TokenBatchPlan",
     "TokenBatchState",
-    "plans_ahead",
 ]

@@ -1,15 +1,14 @@
-"""What a batch is: its examples and what it costs; and plans of many batches, each made when it is asked for."""
+"""What a batch is: its examples and what it costs; and what plans are made of when they are asked for."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["TokenBatchPlan", "plans_ahead"]
+__all__ = ["Row", "TokenBatchPlan", "made", "rows_ahead"]
 
 Int64 = npt.NDArray[np.int64]
 
@@ -37,14 +36,16 @@ class TokenBatchPlan(NamedTuple):
         return hash(self[1:])
 
 
-_plan_of: Callable[[tuple[Int64, int, int, int]], TokenBatchPlan] = partial(tuple.__new__, TokenBatchPlan)
+made = tuple.__new__
+"""`made(TokenBatchPlan, (indices, …))` makes a plan in half the time that `TokenBatchPlan(indices, …)` takes."""
+
+Row = tuple[int, int, int, int, int]
 
 
-def plans_ahead(examples: Int64, bounds: list[int], real_tokens: Int64, longest: Int64, slots: Int64) -> Iterator[TokenBatchPlan]:
-    """Yield the plans of neighbouring batches, batch b holding `examples[bounds[b]:bounds[b + 1]]`; no Python runs in between.
+def rows_ahead(bounds: list[int], real_tokens: Int64, longest: Int64, slots: Int64) -> Iterator[Row]:
+    """Yield where a batch's examples begin and end, and its three figures, of one neighbouring batch after the other.
 
-    Emptying `bounds` ends them. One that is let go of before the next is asked for gives its memory to it.
+    bounds: n + 1 of them; emptying it ends the rows. The others: int64 [n].
     """
-    indices = map(examples.__getitem__, map(slice, bounds, bounds[1:]))
     tokens = real_tokens.tolist()
-    return map(_plan_of, zip(indices, tokens, longest.tolist(), tokens if slots is real_tokens else slots.tolist(), strict=False))
+    return zip(bounds, bounds[1:], tokens, longest.tolist(), tokens if slots is real_tokens else slots.tolist(), strict=False)

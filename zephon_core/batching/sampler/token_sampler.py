@@ -15,7 +15,7 @@ from zephon_core.batching.lengths import LengthTable
 from zephon_core.batching.options import TokenBatchOptions, is_whole
 from zephon_core.batching.sampler.shard_sampler import ExampleSource, StatefulShardSampler
 from zephon_core.batching.sampler.shard_state import refuse_other
-from zephon_core.batching.sampler.token_plan import TokenBatchPlan, plans_ahead
+from zephon_core.batching.sampler.token_plan import Row, TokenBatchPlan, made, rows_ahead
 from zephon_core.batching.sampler.token_state import (
     ConsolidatedTokenBatchState,
     TokenBatchState,
@@ -71,7 +71,7 @@ class StatefulTokenBatchSampler:
         self._sampler, self._table, self._options = sampler, table, options
         # The stretch that is planned begins at the shard's example `_start` and has `_planned` batches; batch b holds its examples
         # _ends[b] .. _ends[b + 1] - 1. Batches before `_next` are issued, those before `_first` committed; below 0, `_first` says
-        # how many of earlier stretches aren't, which end at the last of `_earlier`. `_plans` are those of batches from `_next` on.
+        # how many of earlier stretches aren't, which end at the last of `_earlier`. `_rows` are those of batches from `_next` on.
         # The shard's own cursors follow when they matter (`_settle`): examples before `_counted` are told as issued.
         self._start, self._planned, self._next, self._first, self._counted, self._moves = 0, 0, 0, 0, 0, 0
         self._examples: Int64
@@ -79,7 +79,7 @@ class StatefulTokenBatchSampler:
         self._slots: Int64
         self._ends: list[int] = []
         self._earlier: list[int] = []
-        self._plans: Iterator[TokenBatchPlan]
+        self._rows: Iterator[Row]
         self._stretch = _FIRST_STRETCH
         self._restart()
 
@@ -118,15 +118,15 @@ class StatefulTokenBatchSampler:
         """Return the batch that `next_plan` would issue, or None at the end of the epoch; moves nothing."""
         if self._next == self._planned and not self._plan_ahead():
             return None
-        at = slice(self._next, self._next + 1)
-        figures = self._cut.real_tokens[at], self._cut.longest[at], self._slots[at]
-        return next(plans_ahead(self._examples, self._ends[at.start : at.stop + 1], *figures))
+        batch = self._next
+        figures = int(self._cut.real_tokens[batch]), int(self._cut.longest[batch]), int(self._slots[batch])
+        return TokenBatchPlan(self._examples[self._ends[batch] : self._ends[batch + 1]], *figures)
 
     def next_plan(self) -> TokenBatchPlan | None:
         """Issue the next batch; None at the end of the epoch."""
-        for plan in self._plans:  # nothing, not even a signal, comes between a plan that is taken and its count
+        for start, stop, tokens, longest, slots in self._rows:  # not even a signal comes between a row that is taken and its count
             self._next += 1
-            return plan
+            return made(TokenBatchPlan, (self._examples[start:stop], tokens, longest, slots))
         return self.next_plan() if self._plan_ahead() else None
 
     def load_next(self, dataset: ExampleSource) -> LoadedBatch | None:
@@ -145,14 +145,15 @@ class StatefulTokenBatchSampler:
     def __iter__(self) -> Iterator[TokenBatchPlan]:
         """Issue batch after batch to the end of the epoch."""
         while self._next < self._planned or self._plan_ahead():
-            for plan in self._plans:  # as in `next_plan`
+            examples = self._examples
+            for start, stop, tokens, longest, slots in self._rows:  # as in `next_plan`
                 self._next += 1
-                yield plan
+                yield made(TokenBatchPlan, (examples[start:stop], tokens, longest, slots))
 
     def commit(self, count: int = 1) -> None:
         """Count the first `count` issued batches as consumed; 0 is allowed. Raises SpecError for more than were issued."""
-        if count.__class__ is int and 0 <= count <= self._next - self._first:  # as in every step of a loop
-            self._first += count
+        if count == 1 and self._first < self._next and count.__class__ is int:  # as in every step of a loop
+            self._first += 1
             return
         if not is_whole(count, 0, self.issued_batches):
             wanted = f"a whole number from 0 to {self.issued_batches}, as many as are issued"
@@ -251,13 +252,13 @@ class StatefulTokenBatchSampler:
 
     def _hold(self, start: int, examples: Int64, cut: CutBatches) -> None:
         """Go on with the batches of a stretch, which begins at the shard's example `start`."""
-        self._ends.clear()  # ends the plans that an iterator may still have in hand
+        self._ends.clear()  # ends the rows that an iterator may still have in hand
         packed = self._options.layout == "packed"
         self._slots = cut.real_tokens if packed else np.diff(cut.ends, prepend=0) * cut.longest
         self._start, self._planned, self._ends = start, len(cut.ends), [0, *cut.ends.tolist()]
         self._examples, self._cut = examples, cut
         self._next, self._first = 0, -len(self._earlier)
-        self._plans = plans_ahead(examples, self._ends, cut.real_tokens, cut.longest, self._slots)
+        self._rows = rows_ahead(self._ends, cut.real_tokens, cut.longest, self._slots)
 
     def _settle(self) -> None:
         """Bring the shard's cursors to where they are here. Raises SpecError if something else has moved them."""
