@@ -26,6 +26,7 @@ __all__ = [
     "cut_sorted",
     "cut_stretch",
     "lengths_of",
+    "look_up",
     "measure_batches",
 ]
 
@@ -87,13 +88,18 @@ def cut_stretch(lengths: npt.NDArray[Any], options: TokenBatchOptions, *, closed
     return CutBatches(ends, tokens, longest)
 
 
-@compiled
-def lengths_of(values: Any, examples: Any) -> Any:
+def lengths_of(values: npt.NDArray[Any], examples: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Return `values[examples]`: integers of any type [n], each in range, which isn't checked."""
     out = np.empty(len(examples), values.dtype)
-    for k in range(len(examples)):
-        out[k] = values[np.uint64(examples[k])]
+    look_up(values, examples, out)
     return out
+
+
+@compiled
+def look_up(values: Any, examples: Any, out: Any) -> None:
+    """Write `values[examples]` to `out`, of the values' type: vectors at a time, as no index is signed."""
+    for k in range(np.uint64(len(examples))):
+        out[k] = values[np.uint64(examples[k])]
 
 
 def _limit(options: TokenBatchOptions) -> int:

@@ -11,6 +11,7 @@ and any step is found at once. The plan is made again from its recipe, or mapped
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
@@ -22,7 +23,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from zephon_core.batching.cutting import BatchStream, deal_batches, even_parts, form_batches, generator_state, lengths_of
+from zephon_core.batching.cutting import BatchStream, deal_batches, even_parts, form_batches, generator_state, lengths_of, look_up
+from zephon_core.batching.cutting.loops import collect_items
 from zephon_core.batching.lengths import LengthTable
 from zephon_core.batching.options import LARGEST, TokenBatchOptions, is_whole
 from zephon_core.batching.order import EpochOrder, index_dtype
@@ -32,7 +34,6 @@ from zephon_core.batching.plan.recipe import LARGEST_SETTING, LARGEST_WORLD, PLA
 from zephon_core.batching.plan.statistics import PlanStatistics, measure_plan
 from zephon_core.batching.sampler import TokenBatchPlan
 from zephon_core.batching.sampler.token_plan import Row, made, rows_ahead
-from zephon_core.compiled import compiled
 from zephon_core.errors import CorruptArtifactError, SpecError, StateError
 
 __all__ = ["PLAN_VERSION", "GlobalBatchPlan", "PlanArrays"]
@@ -45,7 +46,7 @@ _LEAST_AT_ONCE = 1 << 16
 _MOST_AT_ONCE = 1 << 18
 
 Int64 = npt.NDArray[np.int64]
-Stretch = Callable[[int, int], npt.NDArray[Any]]  # of an order: where it begins and how many; the examples there
+Filler = Callable[[int, npt.NDArray[Any]], None]  # writes the examples of an order from a position on to an array
 
 
 class PlanArrays(NamedTuple):
@@ -116,7 +117,7 @@ class GlobalBatchPlan:
     def _begun(cls, recipe: PlanRecipe, table: LengthTable) -> GlobalBatchPlan:
         """Plan an epoch. The recipe's lengths_sha256 needn't be known yet: the lengths are read while batches are formed."""
         order = EpochOrder(table.count, seed=recipe.seed, epoch=recipe.epoch)
-        return cls(*_planned(order.stretch, table.count, table, recipe), table)
+        return cls(*_planned(order.fill, table.count, table, recipe), table)
 
     @classmethod
     def restore(
@@ -231,7 +232,7 @@ class GlobalBatchPlan:
             figures = [np.where(leave_empty, 0, one) for one in figures]
         bounds = np.concatenate([np.zeros(1, np.int64), np.cumsum(ends - starts)])
         examples = np.empty(bounds[-1], np.int64)
-        _collect(arrays.examples, starts, bounds, examples)
+        collect_items(arrays.examples, starts, bounds, examples)
         listed = bounds.tolist()
         return examples, listed, rows_ahead(listed, *figures)
 
@@ -269,7 +270,11 @@ class GlobalBatchPlan:
         if len(left) and not 0 <= int(left.min()) <= int(left.max()) < table.count:
             raise CorruptArtifactError("plan", f"names example {left.max()}", wanted=f"0 to {table.count - 1}")
         recipe = replace(self._recipe, reshards=(*self._recipe.reshards, Reshard(step, world_size, skipped)))
-        return type(self)(*_planned(lambda start, count: left[start : start + count], len(left), table, recipe), table)
+
+        def fill(start: int, out: npt.NDArray[Any]) -> None:
+            out[:] = left[start : start + len(out)]
+
+        return type(self)(*_planned(fill, len(left), table, recipe), table)
 
     def _lengths(self) -> LengthTable:
         if self._table is None:
@@ -287,10 +292,10 @@ def _table_of(recipe: PlanRecipe, lengths: LengthTable | npt.ArrayLike | os.Path
     return table
 
 
-def _planned(stretch: Stretch, count: int, table: LengthTable, recipe: PlanRecipe) -> tuple[PlanRecipe, PlanArrays]:
-    """Make a plan of `count` examples in the order that `stretch` tells; return it and the recipe, which knows the lengths now."""
+def _planned(fill: Filler, count: int, table: LengthTable, recipe: PlanRecipe) -> tuple[PlanRecipe, PlanArrays]:
+    """Make a plan of `count` examples in the order that `fill` tells; return it and the recipe, which knows the lengths now."""
     options, world_size, window = recipe.options, recipe.last_world_size, recipe.bucket_width * recipe.last_world_size
-    order, stream, buckets = _formed(stretch, count, table, options, window)
+    order, stream, buckets = _formed(fill, count, table, options, window)
     recipe = replace(recipe, source=PlanSource.of_table(table))
     state = None if recipe.seed is None else generator_state(recipe.shuffling_key)
     rooms, steps = buckets if window else None, recipe.window_steps
@@ -304,30 +309,40 @@ def _planned(stretch: Stretch, count: int, table: LengthTable, recipe: PlanRecip
 
 
 def _formed(
-    stretch: Stretch, count: int, table: LengthTable, options: TokenBatchOptions, window_batches: int
+    fill: Filler, count: int, table: LengthTable, options: TokenBatchOptions, window_batches: int
 ) -> tuple[npt.NDArray[Any], BatchStream, Int64]:
     """Return the examples, and what `form_batches` returns of them.
 
     While batches are formed of one stretch, threads look up the examples and lengths of those that follow, and read the table for
-    its identity, which is needed next.
+    its identity, which is needed next. What lengths were written to is written to again once they were used.
     """
     order = np.empty(count, index_dtype(table.count))
     at_once = min(_MOST_AT_ONCE, max(_LEAST_AT_ONCE, count // _STRETCHES))
 
+    unused = deque[npt.NDArray[Any]]()
+
     def lengths_from(start: int) -> npt.NDArray[Any]:
         part = order[start : start + at_once]
-        part[:] = stretch(start, len(part))
-        lengths: npt.NDArray[Any] = lengths_of(table.values, part)
-        table.check_still(lengths, part, options)
+        fill(start, part)
+        try:
+            lengths = unused.pop()
+        except IndexError:  # all are in use
+            lengths = np.empty(at_once, table.values.dtype)
+        look_up(table.values, part, lengths)
+        table.check_still(lengths[: len(part)], part, options)
         return lengths
+
+    def stretches(pool: ThreadPoolExecutor | None) -> Iterator[npt.NDArray[Any]]:
+        for number, lengths in enumerate(results_ahead(works, pool)):
+            yield lengths[: count - number * at_once]
+            unused.append(lengths)
 
     works = [partial(lengths_from, start) for start in range(0, count, at_once)]
     threads = helpers() if len(works) > 1 else 0
     with ThreadPoolExecutor(threads) if threads else nullcontext() as pool:
         if pool is not None:
             pool.submit(lambda: table.sha256)
-        lengths = results_ahead(works, pool)
-        return order, *form_batches(order, lengths, options, longest=table.longest, window_batches=window_batches)
+        return order, *form_batches(order, stretches(pool), options, longest=table.longest, window_batches=window_batches)
 
 
 def _with_even_end(
@@ -351,13 +366,6 @@ def _with_even_end(
         np.concatenate([stream.real_tokens[:first], tokens]),
         np.concatenate([stream.longest[:first], longest]),
     )
-
-
-@compiled
-def _collect(examples: Any, starts: Any, bounds: Any, collected: Any) -> None:
-    for batch in range(len(starts)):
-        for k in range(bounds[batch + 1] - bounds[batch]):
-            collected[bounds[batch] + k] = examples[starts[batch] + k]
 
 
 def _number(name: str, value: int, least: int, most: int) -> int:
