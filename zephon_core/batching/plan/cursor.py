@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zephon_core.batching.lengths import LengthTable
-from zephon_core.batching.options import LARGEST, is_whole
+from zephon_core.batching.options import LARGEST, is_whole, refuse_other_type, shown
 from zephon_core.batching.plan.batch_ranges import BatchRanges
 from zephon_core.batching.plan.global_plan import GlobalBatchPlan
 from zephon_core.batching.plan.recipe import PlanRecipe
@@ -42,8 +42,9 @@ class GlobalBatchCursor:
     """
 
     def __init__(self, plan: GlobalBatchPlan, rank: int, *, skip: Iterable[int] = ()) -> None:
+        refuse_other_type("plan", plan, GlobalBatchPlan, "GlobalBatchPlan.build(…), or one that was opened")
         if not is_whole(rank, 0, plan.world_size - 1):
-            raise SpecError("rank", f"is {rank!r}", wanted=f"0 to {plan.world_size - 1}")
+            raise SpecError("rank", f"is {shown(rank)}", wanted=f"0 to {plan.world_size - 1}")
         self._plan, self._rank, self._moves = plan, int(rank), 0
         self._committed = self._issued = self._made = 0
         self._examples: Int64  # of the batches before `_made`, whose rows follow
@@ -122,7 +123,7 @@ class GlobalBatchCursor:
             self._committed += 1
             return
         if not is_whole(batches, 0, self._issued - self._committed):
-            raise SpecError("batches", f"is {batches!r}", wanted=f"0 to {self.issued_batches}, as many as are issued")
+            raise SpecError("batches", f"is {shown(batches)}", wanted=f"0 to {self.issued_batches}, as many as are issued")
         self._committed += int(batches)
 
     def rewind_uncommitted(self) -> None:
@@ -134,7 +135,7 @@ class GlobalBatchCursor:
     def seek(self, step: int) -> None:
         """Go to the beginning of a step, taking back what was issued; every step before it counts as committed."""
         if not is_whole(step, 0, self._plan.steps):
-            raise SpecError("step", f"is {step!r}", wanted=f"0 to {self._plan.steps}")
+            raise SpecError("step", f"is {shown(step)}", wanted=f"0 to {self._plan.steps}")
         self._place(self._skipped, int(step))
 
     def skip(self, batch_ids: Iterable[int]) -> None:

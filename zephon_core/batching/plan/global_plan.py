@@ -26,7 +26,15 @@ import numpy.typing as npt
 from zephon_core.batching.cutting import BatchStream, deal_batches, even_parts, form_batches, generator_state, lengths_of, look_up
 from zephon_core.batching.cutting.loops import collect_items
 from zephon_core.batching.lengths import LengthTable
-from zephon_core.batching.options import LARGEST, TokenBatchOptions, is_whole
+from zephon_core.batching.options import (
+    FOLDER_WANTED,
+    LARGEST,
+    OPTIONS_WANTED,
+    TokenBatchOptions,
+    is_whole,
+    refuse_other_type,
+    shown,
+)
 from zephon_core.batching.order import EpochOrder, index_dtype
 from zephon_core.batching.plan.ahead import helpers, results_ahead
 from zephon_core.batching.plan.batch_ranges import BatchRanges
@@ -99,8 +107,7 @@ class GlobalBatchPlan:
         share the work, of as many as the process may use beside this one.
         Raises SpecError for settings, LengthError naming an example that can't be batched.
         """
-        if not isinstance(options, TokenBatchOptions):
-            raise SpecError("options", f"are a {type(options).__name__}", wanted="TokenBatchOptions(maximum_tokens=…)")
+        refuse_other_type("options", options, TokenBatchOptions, OPTIONS_WANTED)
         world_size = _number("world_size", world_size, 1, LARGEST_WORLD)
         bucket_width = _number("bucket_width", bucket_width, 0, LARGEST_SETTING)
         window_steps = _number("window_steps", window_steps, 1, LARGEST_SETTING)
@@ -158,6 +165,7 @@ class GlobalBatchPlan:
         """
         from zephon_core.batching.plan.file import open_plan
 
+        refuse_other_type("folder", folder, (str, os.PathLike), FOLDER_WANTED)
         recipe, arrays, statistics = open_plan(Path(folder), verify=verify)
         table = None if lengths is None else _table_of(recipe, lengths)
         return cls(recipe, arrays, table, statistics)
@@ -166,6 +174,7 @@ class GlobalBatchPlan:
         """Write plan.arrow and, once that is whole, plan.json into a folder, which is made if need be."""
         from zephon_core.batching.plan.file import save_plan
 
+        refuse_other_type("folder", folder, (str, os.PathLike), FOLDER_WANTED)
         save_plan(Path(folder), self._recipe, self._arrays, self.statistics)
 
     @property
@@ -210,8 +219,8 @@ class GlobalBatchPlan:
 
     def batch(self, step: int, rank: int) -> TokenBatchPlan:
         """Return the batch of a rank in a step; found at once, wherever it is."""
-        if not 0 <= step < self.steps or not 0 <= rank < self.world_size:
-            raise IndexError(f"step {step}, rank {rank} of a plan of {self.steps} steps and {self.world_size} ranks")
+        if not is_whole(step, 0, self.steps - 1) or not is_whole(rank, 0, self.world_size - 1):
+            raise IndexError(f"step {shown(step)}, rank {shown(rank)} of a plan of {self.steps} steps and {self.world_size} ranks")
         return self.batches(np.array([step * self.world_size + rank]))[0]
 
     def batches(self, numbers: Int64, leave_empty: npt.NDArray[np.bool_] | None = None) -> list[TokenBatchPlan]:
@@ -219,7 +228,12 @@ class GlobalBatchPlan:
 
         leave_empty: bool [n], those in whose place an empty batch is returned.
         """
-        examples, _, rows = self.rows(numbers, leave_empty)
+        numbers, most = np.asarray(numbers), self.steps * self.world_size - 1
+        if numbers.ndim != 1 or (len(numbers) and numbers.dtype.kind not in "iu"):
+            raise SpecError("numbers", f"are {numbers.dtype} {list(numbers.shape)}", wanted="one row of whole numbers")
+        if len(numbers) and not 0 <= int(numbers.min()) <= int(numbers.max()) <= most:
+            raise IndexError(f"batches {numbers.min()} to {numbers.max()} of a plan whose last is {most}")
+        examples, _, rows = self.rows(numbers.astype(np.int64), leave_empty)
         return [made(TokenBatchPlan, (examples[row[0] : row[1]], *row[2:])) for row in rows]
 
     def rows(self, numbers: Int64, leave_empty: npt.NDArray[np.bool_] | None = None) -> tuple[Int64, list[int], Iterator[Row]]:
@@ -370,5 +384,5 @@ def _with_even_end(
 
 def _number(name: str, value: int, least: int, most: int) -> int:
     if not is_whole(value, least, most):
-        raise SpecError(name, f"is {value!r}", wanted=f"a whole number from {least} to {most}")
+        raise SpecError(name, f"is {shown(value)}", wanted=f"a whole number from {least} to {most}")
     return int(value)

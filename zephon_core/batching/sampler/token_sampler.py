@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from zephon_core.batching.cutting import CutBatches, cut_stretch, lengths_of
 from zephon_core.batching.lengths import LengthTable
-from zephon_core.batching.options import TokenBatchOptions, is_whole
+from zephon_core.batching.options import OPTIONS_WANTED, TokenBatchOptions, is_whole, refuse_other_type, shown
 from zephon_core.batching.sampler.shard_sampler import ExampleSource, StatefulShardSampler
 from zephon_core.batching.sampler.shard_state import refuse_other
 from zephon_core.batching.sampler.token_plan import Row, TokenBatchPlan, made, rows_ahead
@@ -59,6 +59,8 @@ class StatefulTokenBatchSampler:
         lengths: LengthTable | npt.ArrayLike | os.PathLike[str] | str,
         options: TokenBatchOptions,
     ) -> None:
+        refuse_other_type("sampler", sampler, StatefulShardSampler, "StatefulShardSampler(source_id, …)")
+        refuse_other_type("options", options, TokenBatchOptions, OPTIONS_WANTED)
         table = LengthTable.of(lengths)
         if table.count != sampler.source_length:
             raise SpecError("lengths", f"are {table.count}", wanted=f"{sampler.source_length}, one of each example of the source")
@@ -157,7 +159,7 @@ class StatefulTokenBatchSampler:
             return
         if not is_whole(count, 0, self.issued_batches):
             wanted = f"a whole number from 0 to {self.issued_batches}, as many as are issued"
-            raise SpecError("commit", f"is of {count!r} batches", wanted=wanted)
+            raise SpecError("commit", f"is of {shown(count)} batches", wanted=wanted)
         self._first += int(count)
 
     def rewind_uncommitted(self) -> None:
