@@ -1,12 +1,15 @@
 """Token-budget batches: planning, stepping and restoring beside numpy's own passes over the lengths, and beside other batchers.
 
-    python benchmarks/batches.py [--examples 100000000] [--peer-examples 300000 3000000] [--peers FOLDER|none] [--json result.json]
+    python benchmarks/batches.py [--examples 100000000] [--peer-examples 300000 3000000] [--peers FOLDER|none]
+                                 [--only stepping …] [--json result.json]
 
-Lengths are drawn from a log-normal distribution with a long tail (mean about 340 tokens, none above the budget of 8,192).
+Lengths are drawn from a log-normal distribution with a long tail (mean about 370 tokens, none above the budget of 8,192).
 
     cuts        the packed and the padded cut of the whole table in its order, against numpy's cumulative sum of it
     epoch       a shuffled epoch from nothing (order, gather, cut), against numpy's permutation and gather alone
-    stepping    batch by batch through a rank's sampler and a plan's cursor, against a plain Python loop that fills the batches
+    stepping    batch by batch through a rank's sampler and a plan's cursor, against plain Python loops that fill the batches
+                (plain_batches.py); also with lengths of a mean of about 90, as the texts of router rows have, and so four times
+                the examples in a batch
     restoring   in the middle of an epoch of 10 million, against numpy's sum of the lengths
     memory      peak of a fresh process, less what it took with its code loaded and no table, against the table's bytes
     plan        GlobalBatchPlan with buckets: build, statistics, save, open, the size of its state
@@ -21,6 +24,7 @@ Rounds alternate between the contestants; figures are medians, ratios are taken 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
 import platform
@@ -29,7 +33,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -47,9 +51,13 @@ from zephon_core.batching import (
 )
 
 HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))
+from plain_batches import PlainLoop  # noqa: E402
+
 BUDGET = 8192
 WORLD_SIZE = 8
 BUCKET_WIDTH = 64
+STEPPED = 20_000_000
 MOST_OF_A_PEER = {"lhotse": 300_000}
 PACKED = TokenBatchOptions(maximum_tokens=BUDGET)
 PADDED = TokenBatchOptions(maximum_tokens=BUDGET, layout="padded")
@@ -77,13 +85,13 @@ json.dump({"table bytes": table.values.nbytes, "peak bytes": peak() - before}, s
 """
 
 
-def drawn_lengths(count: int, seed: int = 0) -> np.ndarray:
-    """Return int32 [count], drawn in blocks so that no array of floats is larger than the result."""
+def drawn_lengths(count: int, seed: int = 0, middle: float = 5.3) -> np.ndarray:
+    """Return int32 [count], drawn in blocks so that no array of floats is larger than the result; e**middle is their median."""
     rng = np.random.default_rng(seed)
     lengths = np.empty(count, np.int32)
     for first in range(0, count, 1 << 22):
         block = lengths[first : first + (1 << 22)]
-        block[:] = np.minimum(np.exp(rng.standard_normal(len(block), np.float32) * 1.1 + 5.3) + 1, BUDGET)
+        block[:] = np.minimum(np.exp(rng.standard_normal(len(block), np.float32) * 1.1 + middle) + 1, BUDGET)
     return lengths
 
 
@@ -145,74 +153,67 @@ def epochs(lengths: np.ndarray, repeats: int) -> dict[str, Any]:
 
 
 def stepping(lengths: np.ndarray, repeats: int) -> dict[str, Any]:
-    """Examples a second, batch by batch, each batch committed. Both sides begin with nothing: making the order is in their time.
+    """Nanoseconds a batch, batch by batch, each committed; all begin with nothing, so making the order is in their time.
 
-    The cursor steps through a plan with buckets that lies there already.
+    Beside `PlainLoop`, which looks up each length; "gathered": with the lengths looked up by numpy; "as lists": ours made lists of,
+    as the loop's batches are. The cursor steps through a plan with buckets: one that lies there already, and one that is made
+    first; both against the loop that sorts windows of as many examples.
     """
     table = LengthTable.of(lengths)
+    sizes = lengths.tolist()
+    gc.freeze()  # lists so long slow down every collection of garbage
     plan = GlobalBatchPlan.build(table, PADDED, world_size=1, bucket_width=BUCKET_WIDTH)
-    batches = {"cursor, padded, buckets": plan.steps}
+    window = len(lengths) * BUCKET_WIDTH // plan.steps
+    counts: dict[str, int] = {}
 
-    def packed_loop() -> float:
-        sizes = lengths.tolist()  # not timed, and gone afterwards: lists so long slow down every collection of garbage
-        started = time.perf_counter()
-        batch: list[int] = []
-        real = 0
-        for example in np.random.default_rng(0).permutation(len(lengths)).tolist():
-            size = sizes[example]
-            if real + size > BUDGET:
-                batch, real = [], 0
-            batch.append(example)
-            real += size
-        return time.perf_counter() - started
-
-    def padded_loop() -> float:
-        sizes = lengths.tolist()  # not timed, and gone afterwards: lists so long slow down every collection of garbage
-        started = time.perf_counter()
-        batch: list[int] = []
-        longest = 0
-        for example in np.random.default_rng(0).permutation(len(lengths)).tolist():
-            size = sizes[example]
-            top = size if size > longest else longest
-            if batch and top * (len(batch) + 1) > BUDGET:
-                batch, top = [], size
-            batch.append(example)
-            longest = top
-        return time.perf_counter() - started
-
-    def sampler(name: str, options: TokenBatchOptions) -> None:
-        one = StatefulTokenBatchSampler(StatefulShardSampler("bench", len(lengths), 0, 1, shuffle_seed=0), table, options)
+    def stepped(name: str, batches: Iterable[Any], commit: Callable[[], object]) -> None:
         count = 0
-        while one.next_plan() is not None:
-            one.commit(1)
+        for _ in batches:
+            commit()
             count += 1
-        batches[name] = count
+        counts[name] = count
 
-    def cursor() -> None:
-        one = GlobalBatchCursor(plan, 0)
-        while one.next_plan() is not None:
-            one.commit(1)
+    def loop(method: str, *arguments: int) -> Callable[[], None]:
+        def run() -> None:
+            one = PlainLoop(lengths, sizes, BUDGET)
+            stepped(method, getattr(one, method)(*arguments), one.commit)
 
-    times = alternate(
-        {
-            "packed loop": packed_loop,
-            "padded loop": padded_loop,
-            "sampler, packed": lambda: sampler("sampler, packed", PACKED),
-            "sampler, padded": lambda: sampler("sampler, padded", PADDED),
-            "cursor, padded, buckets": cursor,
-        },
-        repeats,
-    )
-    result: dict[str, Any] = {}
-    for name, count in batches.items():
-        peer = times["packed loop" if "packed" in name else "padded loop"]
-        result[name] = {
-            "examples a batch": len(lengths) / count,
-            "nanoseconds a batch": statistics.median(times[name]) / count * 1e9,
-            "examples per second": len(lengths) / statistics.median(times[name]),
-            "plain loop examples per second": len(lengths) / statistics.median(peer),
-            "times faster": statistics.median(its / mine for mine, its in zip(times[name], peer, strict=True)),
-        }
+        return run
+
+    def sampler(options: TokenBatchOptions) -> StatefulTokenBatchSampler:
+        return StatefulTokenBatchSampler(StatefulShardSampler("bench", len(lengths), 0, 1, shuffle_seed=0), table, options)
+
+    def ours(name: str, make: Callable[[], StatefulTokenBatchSampler | GlobalBatchCursor]) -> Callable[[], None]:
+        def run() -> None:
+            one = make()
+            stepped(name, one, one.commit)
+
+        return run
+
+    def as_lists() -> None:
+        one = sampler(PACKED)
+        stepped("packed, as lists", (plan.indices.tolist() for plan in one), one.commit)
+
+    works = {
+        "packed": ours("packed", lambda: sampler(PACKED)),
+        "packed, as lists": as_lists,
+        "padded": ours("padded", lambda: sampler(PADDED)),
+        "buckets, plan at hand": ours("buckets, plan at hand", lambda: GlobalBatchCursor(plan, 0)),
+        "buckets, planned first": ours("buckets, planned first", lambda: GlobalBatchCursor(plan.next_epoch(), 0)),
+    }
+    loops = {"packed": loop("packed"), "gathered": loop("gathered"), "padded": loop("padded"), "bucketed": loop("bucketed", window)}
+    times = alternate({**works, **{f"{name} loop": run for name, run in loops.items()}}, repeats)
+    gc.unfreeze()
+    result: dict[str, Any] = {"examples": len(lengths), "mean length": float(lengths.mean())}
+    for name in works:
+        mine, count = times[name], counts[name]
+        result[name] = {"examples a batch": len(lengths) / count, "nanoseconds a batch": statistics.median(mine) / count * 1e9}
+        for peer in {"pac": ["packed", "gathered"], "pad": ["padded"], "buc": ["bucketed"]}[name[:3]]:
+            its = times[f"{peer} loop"]
+            result[name] |= {
+                f"{peer} loop, nanoseconds a batch": statistics.median(its) / counts[peer] * 1e9,
+                f"times faster than the {peer} loop": statistics.median(b / a for a, b in zip(mine, its, strict=True)),
+            }
     return result
 
 
@@ -379,11 +380,12 @@ def main() -> None:
     parser.add_argument("--examples", type=int, default=100_000_000, help="of our own figures")
     parser.add_argument("--peer-examples", type=int, nargs="*", default=[300_000, 3_000_000], help="of the comparisons with peers")
     parser.add_argument("--peers", default="", help="folder of the peers' environments; default: in the user's cache")
+    parser.add_argument("--only", nargs="*", help="sections to measure; default: all")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--scratch", type=Path, help="folder for generated files; default: a temporary one")
     parser.add_argument("--json", type=Path, help="where to keep the result")
     options = parser.parse_args()
-    lengths = drawn_lengths(options.examples)
+    lengths, few = drawn_lengths(options.examples), min(3, options.repeats)
     results: dict[str, Any] = {
         "benchmark": "batches",
         "machine": platform.processor() or platform.machine(),
@@ -402,17 +404,22 @@ def main() -> None:
         sections: dict[str, Callable[[], Any]] = {
             "cuts": lambda: cuts(lengths, options.repeats),
             "epoch": lambda: epochs(lengths, options.repeats),
-            "stepping": lambda: stepping(lengths[:20_000_000], min(options.repeats, 3)),
+            "stepping": lambda: stepping(lengths[:STEPPED], min(options.repeats, 3)),
+            "stepping, short texts": lambda: stepping(
+                drawn_lengths(min(STEPPED, len(lengths)), middle=3.9), min(options.repeats, 3)
+            ),
             "restoring": lambda: restoring(middle, options.repeats),
             "plan": lambda: plan_figures(path),
             "memory": lambda: memory(path),
         }
         if options.peer_examples and options.peers != "none":
-            folder, repeats = Path(options.peers) if options.peers else None, min(3, options.repeats)
+            folder = Path(options.peers) if options.peers else None
             sections["peers"] = lambda: {
-                f"{count:,} examples": peers(lengths[:count], folder, scratch, repeats) for count in options.peer_examples
+                f"{count:,} examples": peers(lengths[:count], folder, scratch, few) for count in options.peer_examples
             }
         for section, measure in sections.items():
+            if options.only and section not in options.only:
+                continue
             results[section] = measure()
             show(section, results[section])
     if options.json:

@@ -177,3 +177,16 @@ def test_positions_beyond_the_order_are_refused() -> None:
     for wrong in (-1, 10):
         with pytest.raises(IndexError):
             order.at(np.array([wrong]))
+
+
+@pytest.mark.parametrize("seed", [None, 4])
+@pytest.mark.parametrize("count", [1, 5000, 2**31 + 7])
+def test_an_array_is_filled_with_a_stretch(count: int, seed: int | None) -> None:
+    order = EpochOrder(count, seed=seed, epoch=2)
+    for start, length in ((0, min(count, 3000)), (count - 1, 1), (count, 0)):
+        out = np.empty(length, order.dtype)
+        order.fill(start, out)
+        assert np.array_equal(out, order.stretch(start, length))
+    for start in (-1, count):
+        with pytest.raises(IndexError, match="of an order of"):
+            order.fill(start, np.empty(1, order.dtype))

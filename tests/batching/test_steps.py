@@ -257,22 +257,6 @@ def test_a_folder_of_something_else_is_not_touched(planned: Plan, tmp_path: Path
     assert (tmp_path / "thesis" / "chapter.txt").read_text() == "words" and result.fingerprint == recipe.plan.fingerprint
 
 
-@pytest.mark.parametrize(
-    ("lengths", "message"),
-    [
-        ({}, "names neither a table nor texts"),
-        ({"table": "a.npy", "texts": ["b.jsonl"]}, "names both a table and texts"),
-        ({"texts": ["b.jsonl"]}, "names texts and no tokenizer"),
-        ({"table": "a.npy", "tokenizer": "t"}, "names a tokenizer, and a table"),
-        ({"table": "a.npy", "field": "a..b"}, "String should match"),
-        ({"table": "a.npy", "extra_tokens": -1}, "greater than or equal to 0"),
-    ],
-)
-def test_lengths_come_from_one_place(lengths: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        spec_of(lengths)
-
-
 def test_the_report_shows_what_the_plan_is_like(planned: Plan, tmp_path: Path) -> None:
     output = tmp_path / "out"
     planned(output=str(output), layout="padded", world_size=3)
@@ -358,3 +342,9 @@ def test_the_words_on_imbalance_say_which_steps_they_are_of() -> None:
     assert (
         words == "ranks wait 33.33% of their time, if it goes with slots; the only step's costliest batch is 50.00% above its mean"
     )
+
+
+def test_an_output_that_holds_no_folder_is_refused_before_any_work(planned: Any, tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match=r"^/proc: "):
+        planned(output="/proc/x")
+    assert not (tmp_path / "store").exists()

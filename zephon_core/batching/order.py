@@ -70,6 +70,13 @@ class EpochOrder:
             raise IndexError(f"positions {start} + {stride} k, k < {length}, of an order of {self.count}")
         return self._sent(np.arange(start, start + length * stride, stride, dtype=self.dtype))
 
+    def fill(self, start: int, out: Indices) -> None:
+        """Write the examples at positions start, start + 1, … to `out`, an array in the dtype of `index_dtype(count)`."""
+        if start < 0 or start + len(out) > self.count:
+            raise IndexError(f"positions {start} to {start + len(out) - 1} of an order of {self.count}")
+        _count_up(out, start)
+        self._sent(out)
+
     def at(self, positions: Indices) -> Indices:
         """Return the examples at the given positions (any integers [n], each in 0 .. count - 1)."""
         if len(positions) and (int(positions.min()) < 0 or int(positions.max()) >= self.count):
@@ -104,6 +111,12 @@ def index_dtype(count: int) -> np.dtype[Any]:
 def _check_number(name: str, value: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= LARGEST:
         raise SpecError(name, f"is {value!r}", wanted=f"a whole number from 0 to {LARGEST}")
+
+
+@compiled
+def _count_up(out: Any, start: int) -> None:
+    for k in range(np.uint64(len(out))):
+        out[k] = np.uint64(start) + k
 
 
 @compiled

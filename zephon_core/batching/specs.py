@@ -7,15 +7,35 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidatorFunctionWrapHandler, field_validator, model_validator
+from pydantic_core import PydanticCustomError
 
-from zephon_core.batching.options import TokenBatchOptions
+from zephon_core.batching.options import TokenBatchOptions, shown
 
 __all__ = ["BatchesRun", "BatchesSpec", "LengthsSpec", "PlanSpec"]
 
 
+_BOUNDS = {"ge": "at least", "le": "at most", "gt": "more than", "lt": "less than"}
+
+
 class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_enum_values=False)
+
+    @field_validator("*", mode="wrap")
+    @classmethod
+    def _found(cls, value: object, check: ValidatorFunctionWrapHandler) -> Any:
+        """Say of a number or a choice that is refused what it is; pydantic says only what it should be."""
+        try:
+            return check(value)
+        except ValidationError as error:
+            first = error.errors()[0]
+            bounds = [f"{words} {first['ctx'][name]}" for name, words in _BOUNDS.items() if name in first.get("ctx", {})]
+            wanted = first["ctx"]["expected"] if first["type"] == "literal_error" else " ".join(bounds)
+            if first["loc"] or not wanted:
+                raise
+            raise PydanticCustomError(
+                "out_of_range", "is {found}, expected {wanted}", {"found": shown(value), "wanted": wanted}
+            ) from None
 
 
 class LengthsSpec(_Frozen):

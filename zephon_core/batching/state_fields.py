@@ -6,22 +6,22 @@ import base64
 import binascii
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import ValidationError
 
 from zephon_core.batching.options import LARGEST, TokenBatchOptions
-from zephon_core.errors import StateError
+from zephon_core.errors import SpecError, StateError
 from zephon_core.fingerprint import canonical_json
 
-__all__ = ["StateFields", "decode_integers", "difference", "encode_integers", "read_options", "sealed"]
+__all__ = ["StateFields", "decode_integers", "difference", "encode_integers", "read_options", "refuse_no_states", "sealed"]
 
 _WIDTHS = (1, 2, 4, 8)
 
 Int64 = npt.NDArray[np.int64]
+_T = TypeVar("_T")
 
 
 class StateFields:
@@ -181,11 +181,17 @@ def _kind(value: object) -> str:
     )
 
 
+def refuse_no_states(states: Iterable[_T]) -> Iterable[_T]:
+    """Return states; raises StateError for what holds none: no row of them, or one alone."""
+    if isinstance(states, str | bytes | Mapping) or not isinstance(states, Iterable):
+        raise StateError("states", f"are {_kind(states)}", wanted="a row of states, one of every rank")
+    return states
+
+
 def read_options(value: object, name: str) -> TokenBatchOptions:
     """Read the options in a state. Raises StateError naming what is wrong."""
     given = StateFields(value, name, list(TokenBatchOptions.model_fields))
     try:
-        return TokenBatchOptions.model_validate({field: given.raw(field) for field in TokenBatchOptions.model_fields})
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise given.error(str(first["loc"][0]), f"is {first['input']!r} ({first['msg']})") from error
+        return TokenBatchOptions(**{field: given.raw(field) for field in TokenBatchOptions.model_fields})
+    except SpecError as error:
+        raise given.error(error.where, error.found, error.wanted) from error

@@ -15,9 +15,10 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from zephon_core.batching.options import is_whole
+from zephon_core.batching.options import FOLDER_WANTED, is_whole, refuse_other_type, shown
 from zephon_core.batching.plan import GlobalBatchCursor, recipe_of
 from zephon_core.batching.sampler import StatefulTokenBatchSampler
+from zephon_core.batching.state_fields import refuse_no_states
 from zephon_core.errors import MissingArtifactError, MissingExtraError, SpecError, StateError
 
 try:
@@ -57,6 +58,8 @@ class TokenBatchSampler(Sampler[list[int]]):
     """
 
     def __init__(self, source: Source) -> None:
+        kinds = (StatefulTokenBatchSampler, GlobalBatchCursor)
+        refuse_other_type("source", source, kinds, "a StatefulTokenBatchSampler or a GlobalBatchCursor")
         self._source = source
         self._asked: int | None = None  # the epoch that set_epoch named
         self._ended: int | None = None  # the epoch that an iterator of this object has come to the end of
@@ -131,7 +134,7 @@ class TokenBatchSampler(Sampler[list[int]]):
         one are left or not committed. Of a `GlobalBatchCursor` it is planned then, for which the plan needs its lengths.
         """
         if not is_whole(epoch, 0):
-            raise SpecError("epoch", f"is {epoch!r}", wanted="a whole number from 0 on")
+            raise SpecError("epoch", f"is {shown(epoch)}", wanted="a whole number from 0 on")
         self._asked = int(epoch)
 
     def state_dict(self) -> dict[str, Any]:
@@ -225,7 +228,7 @@ def read_states(state_dicts: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]
     one of them is what `GlobalBatchCursor.from_state` takes. Raises StateError for anything else.
     """
     states = []
-    for state_dict in state_dicts:
+    for state_dict in refuse_no_states(state_dicts):
         inner = _of_loader(state_dict)
         texts = [text for key, text in inner.items() if _is_key(key)]
         if not texts:
@@ -239,6 +242,7 @@ def read_checkpoint(folder: str | os.PathLike[str], name: str = "batches") -> li
 
     Needs no process group, and does the same in one. Raises MissingArtifactError where there is no such checkpoint or name in it.
     """
+    refuse_other_type("folder", folder, (str, os.PathLike), FOLDER_WANTED)
     from torch.distributed.checkpoint.filesystem import FileSystemReader
     from torch.distributed.checkpoint.state_dict_loader import load
 
@@ -274,6 +278,7 @@ def _state(source: Source, *, issued: bool = False) -> dict[str, Any]:
 
 def _own_state(source: Source, state_dict: Mapping[str, Any]) -> dict[str, Any]:
     """Find a source's own state in a state_dict."""
+    _refuse_no_state_dict(state_dict)
     key = _key(source)
     if key not in state_dict:
         held = ", ".join(each for each in map(str, state_dict) if _is_key(each)) or "no state of a TokenBatchSampler"
@@ -282,6 +287,11 @@ def _own_state(source: Source, state_dict: Mapping[str, Any]) -> dict[str, Any]:
         )
         raise StateError("state", f"holds {held}", wanted=key, remedy=remedy)
     return _document(state_dict[key])
+
+
+def _refuse_no_state_dict(state_dict: object) -> None:
+    if not isinstance(state_dict, Mapping):
+        raise StateError("state", f"is {shown(state_dict)}", wanted="what state_dict() returned")
 
 
 def _document(text: object) -> dict[str, Any]:
@@ -296,12 +306,14 @@ def _document(text: object) -> dict[str, Any]:
 
 def _of_loader(state_dict: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the iterator's state in that of a StatefulDataLoader, anything else as it is."""
+    _refuse_no_state_dict(state_dict)
     snapshot = state_dict.get(_LOADER_SNAPSHOT)
     if isinstance(snapshot, Mapping):
         if since := state_dict.get(_LOADER_SINCE):
             remedy = "Save with snapshot_every_n_steps=1, or the sampler's own state."
             raise StateError("state", f"is {since} batches older than what the loader had given out", remedy=remedy)
         state_dict = snapshot.get(_LOADER_MAIN, {})
+        _refuse_no_state_dict(state_dict)
     inner = state_dict.get(_LOADER_ITERATOR, state_dict)
     return inner if isinstance(inner, Mapping) else {}
 

@@ -324,3 +324,37 @@ def test_a_state_from_before_a_reshard_is_refused_after_it():
         recipe["reshards"][0]["step"] = 10**6
         GlobalBatchPlan.restore(LENGTHS, recipe)
         assert state
+
+
+def test_iterators_go_on_wherever_the_cursor_is():
+    """What one has in hand of a plan is nobody's once the cursor is moved, and nobody else's if another asks first."""
+    plan = plan_of()
+    whole = drained(GlobalBatchCursor(plan, 1))
+    cursor = GlobalBatchCursor(plan, 1)
+    first, second = iter(cursor), iter(cursor)
+    seen = [next(first), next(second), cursor.next_plan(), next(first)]
+    assert [batch.indices.tolist() for batch in seen] == whole[:4]
+    assert cursor.peek() == next(second)
+    cursor.commit(2)
+    cursor.rewind_uncommitted()
+    assert [next(one).indices.tolist() for one in (second, first)] == whole[2:4]
+    cursor.rewind_uncommitted()
+    cursor.skip([3 * 3 + 1])
+    assert next(second).indices.tolist() == whole[2]
+    assert next(first).indices.tolist() == []
+    cursor.seek(0)
+    assert [batch.indices.tolist() for batch in first] == [batch if step != 3 else [] for step, batch in enumerate(whole)]
+    assert list(second) == []
+
+
+def test_a_cursor_is_copied_in_the_middle_of_what_is_ready():
+    cursor = GlobalBatchCursor(plan_of(), 2)
+    whole = drained(GlobalBatchCursor(plan_of(), 2))
+    for _ in range(5):
+        cursor.next_plan()
+    cursor.commit(2)
+    other = copy.deepcopy(cursor)
+    assert drained(other) == whole[5:]
+    other.rewind_uncommitted()
+    assert drained(other) == whole[2:]
+    assert drained(cursor) == whole[5:]

@@ -338,3 +338,20 @@ def test_bad_offsets_are_found_without_reading_it_all(folder, offset):
     path.write_bytes(content.replace(old, offsets.tobytes()))
     with pytest.raises(CorruptArtifactError, match="has offsets that can't be right"):
         GlobalBatchPlan.open(folder, verify=False)
+
+
+@pytest.mark.parametrize("part", [range(-1500, 0), range(900)])
+def test_damage_that_nobody_looked_for_is_named_or_harmless(folder, part):
+    """Not verified, a file is as good as its header, schema and offsets; what Arrow finds of the rest is said in one line."""
+    path, refused = folder / ARRAYS_NAME, 0
+    whole = path.read_bytes()
+    for at in part:
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 0x55]) + whole[len(whole) + at + 1 if at < 0 else at + 1 :])
+        try:
+            plan = GlobalBatchPlan.open(folder, verify=False)
+        except CorruptArtifactError as error:
+            refused += 1
+            assert "\n" not in str(error)
+        else:
+            assert sum(len(plan.batch(step, rank).indices) for step in range(plan.steps) for rank in range(3)) == 500
+    assert refused > 100

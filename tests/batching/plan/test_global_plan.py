@@ -341,7 +341,7 @@ def test_cuts_end_whatever_the_lengths():
 
 
 def test_options_and_whole_numbers_are_told_from_others():
-    with pytest.raises(SpecError, match="options: are a dict, expected TokenBatchOptions"):
+    with pytest.raises(SpecError, match="options: is of type dict, expected TokenBatchOptions"):
         GlobalBatchPlan.build([5], {"maximum_tokens": 5}, world_size=1)
     options = TokenBatchOptions(maximum_tokens=50)
     plan = GlobalBatchPlan.build([5] * 50, options, world_size=np.int64(2), seed=np.uint32(3), epoch=np.int64(1))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from itertools import pairwise
 from typing import Any
 
@@ -242,3 +244,33 @@ def test_lengths_that_are_overwritten_under_way_are_noticed() -> None:
 def test_unknown_forms_of_a_state_are_refused(wrong: Any) -> None:
     with pytest.raises(SpecError, match=next(iter(wrong))):
         batches().state(**wrong)
+
+
+def test_iterators_go_on_wherever_the_sampler_is() -> None:
+    """What one has in hand of a stretch is nobody's once the sampler is moved, and nobody else's if another asks first."""
+    whole = rest_of(batches())
+    sampler = batches()
+    first, second = iter(sampler), iter(sampler)
+    seen = [next(first), next(second), issued(sampler), next(first)]
+    assert [plan.indices.tolist() for plan in seen] == whole[:4]
+    assert sampler.peek() == next(second)
+    sampler.commit(2)
+    sampler.rewind_uncommitted()
+    assert [next(one).indices.tolist() for one in (second, first)] == whole[2:4]
+    sampler.start_epoch(1, discard=True)
+    other = rest_of(batches(epoch=1))
+    assert [plan.indices.tolist() for plan in first] == other
+    assert list(second) == []
+    assert sampler.issued_batches == len(other)
+
+
+def test_a_sampler_is_copied_in_the_middle_of_a_stretch() -> None:
+    sampler = batches()
+    for _ in range(5):
+        sampler.next_plan()
+    sampler.commit(2)
+    for other in (copy.deepcopy(sampler), pickle.loads(pickle.dumps(sampler))):
+        assert rest_of(other) == rest_of(batches())[5:]
+        other.rewind_uncommitted()
+        assert rest_of(other) == rest_of(batches())[2:]
+    assert rest_of(sampler) == rest_of(batches())[5:]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from zephon_core.batching.cutting.balance import deal_batches, even_parts
 from zephon_core.batching.cutting.buckets import BatchStream, form_batches
-from zephon_core.batching.cutting.cut import CutBatches, cut_batches, cut_stretch, lengths_of
+from zephon_core.batching.cutting.cut import CutBatches, cut_batches, cut_stretch, lengths_of, look_up
 from zephon_core.batching.cutting.sorting import generator_state
 
 __all__ = [
@@ -24,4 +24,5 @@ __all__ = [
     "form_batches",
     "generator_state",
     "lengths_of",
+    "look_up",
 ]

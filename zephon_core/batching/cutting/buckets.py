@@ -54,36 +54,42 @@ def form_batches(
     Returns the batches and at which of them each window begins, int64 [windows + 1]; without buckets all are one window.
     """
     former = _WindowFormer(options, longest, window_batches) if window_batches else None
-    figures, windows = np.zeros((3, 1024), np.int64), [0]
-    batches, begin, read, tried = 0, 0, 0, 0
-    held: list[npt.NDArray[Any]] = []
+    figures, windows = np.empty((3, 0), np.int64), [0]
+    batches, begin, held, tried = 0, 0, 0, 0
+    buffer: npt.NDArray[Any] = np.empty(0, np.int32)  # its first `held` are the lengths from `begin` on
     for stretch in stretches:
-        held.append(stretch)
-        read += len(stretch)
-        closed = read == len(order)
-        if read - begin < 2 * tried and not closed:  # so that none is copied more than twice, however long a window or a batch
+        if held + len(stretch) > len(buffer):
+            buffer = _grown(buffer[:held], min(len(order), 2 * held + len(stretch) + len(stretch) // 4), stretch.dtype)
+        buffer[held : held + len(stretch)] = stretch
+        held += len(stretch)
+        closed = begin + held == len(order)
+        if held < 2 * tried and not closed:  # so that none is looked at more than twice, however long a window or a batch
             continue
-        lengths = np.concatenate(held)
+        lengths = buffer[:held]
         if former is None:
             ends, tokens, tops = cut_stretch(lengths, options, closed=closed)
         else:
-            ends, tokens, tops, firsts = former.form(order[begin:read], lengths, closed=closed)
+            ends, tokens, tops, firsts = former.form(order[begin : begin + held], lengths, closed=closed)
             windows += (firsts + batches).tolist()
-        if batches + len(ends) >= figures.shape[1]:
-            figures = _grown(figures, batches + 1, 2 * (batches + len(ends)) + 1)
-        figures[0, batches + 1 : batches + 1 + len(ends)] = ends + begin
-        figures[1, batches : batches + len(ends)], figures[2, batches : batches + len(ends)] = tokens, tops
-        batches += len(ends)
+        after = batches + len(ends)
+        if after >= figures.shape[1]:
+            expected = after * len(order) // (begin + held)
+            figures = _grown(figures[:, : batches + 1], max(after, expected + expected // 16) + 1)
+        figures[0, batches + 1 : after + 1] = ends + begin
+        figures[1, batches:after], figures[2, batches:after] = tokens, tops
         used = int(ends[-1]) if len(ends) else 0
-        begin, held, tried = begin + used, [lengths[used:]], len(lengths) - used
+        buffer[: held - used] = buffer[used:held]
+        batches, begin, held, tried = after, begin + used, held - used, held - used
+    figures = figures if batches else np.zeros((3, 1), np.int64)
+    figures[0, 0] = 0
     stream = BatchStream(figures[0, : batches + 1], figures[1, :batches], figures[2, :batches])
     return stream, np.array(windows if former else [0, batches], np.int64)
 
 
-def _grown(rows: Int64, count: int, room: int) -> Int64:
-    """Return rows with more room, of which memory is taken up as it's written to; `count` of each are kept."""
-    larger = np.empty((len(rows), room), np.int64)
-    larger[:, :count] = rows[:, :count]
+def _grown(items: npt.NDArray[Any], room: int, dtype: npt.DTypeLike = np.int64) -> npt.NDArray[Any]:
+    """Return an array with the items, [n] or [k, n], and room for more, of which memory is taken up as it's written to."""
+    larger = np.empty((*items.shape[:-1], room), dtype)
+    larger[..., : items.shape[-1]] = items
     return larger
 
 
@@ -95,25 +101,48 @@ class _WindowFormer:
         self._limits = (budget, limit, options.layout == "padded", longest)
         self._window = (min(window_batches * budget, _WIDEST), min(window_batches * limit, _WIDEST))
         self._open: tuple[int, int, int, bool] = (0, 0, 0, True)
+        self._found = np.empty((4, 0), np.int64)  # what is only worked in is kept, since new memory costs its first touch
+        self._spare: tuple[npt.NDArray[Any], npt.NDArray[Any]] | None = None
 
     def form(self, order: npt.NDArray[Any], lengths: npt.NDArray[Any], *, closed: bool) -> tuple[Int64, Int64, Int64, Int64]:
-        """Rearrange examples and their lengths, all from the first that is in no batch yet; return the batches as `_form` does."""
-        ends, tokens, tops, firsts, self._open = _form(order, lengths, closed, self._limits, self._window, self._open)
-        return ends, tokens, tops, firsts
+        """Rearrange examples and their lengths, all from the first that is in no batch yet.
+
+        Returns ends, real tokens and longest lengths of the batches of whole windows, and where windows end in them; valid until
+        the next call.
+        """
+        if self._found.shape[1] < len(lengths):
+            self._found = np.empty((4, len(lengths) + len(lengths) // 4), np.int64)
+        spare = self._spare or (np.empty(0, order.dtype), np.empty(0, lengths.dtype))
+        given = self._limits, self._window, self._open
+        batches, windows, self._open, self._spare = _form(order, lengths, closed, *given, *self._found, *spare)
+        ends, tokens, tops, firsts = self._found
+        return ends[:batches], tokens[:batches], tops[:batches], firsts[:windows]
 
 
 @compiled
-def _form(order: Any, lengths: Any, closed: bool, limits: Any, window: Any, opened: Any) -> Any:
-    """Return ends, real tokens and longest lengths of the batches of whole windows, where windows end in them, and what is open.
+def _form(
+    order: Any,
+    lengths: Any,
+    closed: bool,
+    limits: Any,
+    window: Any,
+    opened: Any,
+    ends: Any,
+    sums: Any,
+    tops: Any,
+    firsts: Any,
+    spare: Any,
+    spare_lengths: Any,
+) -> Any:
+    """Write ends, real tokens and longest lengths of the batches of whole windows, and where windows end in them.
 
     opened: how many examples of the last window are counted, their tokens, how many it needs at least, and whether it is to be
-    sorted downwards. The examples of an open window stay as they are.
+    sorted downwards. The examples of an open window stay as they are. ends, sums, tops, firsts: room for a batch an example.
+    Returns how many batches and windows there are, what is open, and the spare arrays, which may have grown.
     """
     (budget, limit, padded, largest), (window_tokens, window_examples) = limits, window
     held, tokens, least, downwards = opened
-    ends, sums, tops = np.empty(len(order), np.int64), np.empty(len(order), np.int64), np.empty(len(order), np.int64)
-    firsts, windows, batches, begin = np.empty(len(order), np.int64), 0, 0, 0
-    spare, spare_lengths = np.empty(0, order.dtype), np.empty(0, lengths.dtype)
+    windows, batches, begin = 0, 0, 0
     while begin < len(order):
         held, tokens, full = _filled(lengths[begin:], held, tokens, least, window_tokens, window_examples, largest)
         if not full and not closed:
@@ -137,8 +166,7 @@ def _form(order: Any, lengths: Any, closed: bool, limits: Any, window: Any, open
         firsts[windows] = batches
         windows += 1
         held, tokens, least, downwards = 0, np.int64(0), 0, not downwards
-    opened = held, tokens, least, downwards
-    return ends[:batches].copy(), sums[:batches].copy(), tops[:batches].copy(), firsts[:windows].copy(), opened
+    return batches, windows, (held, tokens, least, downwards), (spare, spare_lengths)
 
 
 @compiled

@@ -14,8 +14,9 @@ import numpy.typing as npt
 
 from zephon_core.batching.cutting.loops import sum_items
 from zephon_core.batching.lengths import LengthTable
-from zephon_core.batching.options import LARGEST, TokenBatchOptions
+from zephon_core.batching.options import LARGEST, OPTIONS_WANTED, TokenBatchOptions, refuse_other_type
 from zephon_core.compiled import compiled
+from zephon_core.errors import SpecError
 
 __all__ = [
     "CutBatches",
@@ -26,6 +27,7 @@ __all__ = [
     "cut_sorted",
     "cut_stretch",
     "lengths_of",
+    "look_up",
     "measure_batches",
 ]
 
@@ -52,10 +54,13 @@ def cut_batches(lengths: LengthTable | npt.ArrayLike, order: npt.NDArray[Any] | 
 
     order: the examples in their order, any integers [n]; None: as they are in the table.
     Returns int64 [batches + 1] offsets: batch b holds order[offsets[b] : offsets[b + 1]].
-    Raises LengthError for a length that can't be batched.
+    Raises LengthError for a length that can't be batched, SpecError for an order of other examples.
     """
+    refuse_other_type("options", options, TokenBatchOptions, OPTIONS_WANTED)
     table = LengthTable.of(lengths)
     table.check(options)
+    if order is not None:
+        order = _checked_order(order, table.count)
     count = table.count if order is None else len(order)
     parts, position, at_once = [np.zeros(1, np.int64)], 0, count if order is None else _EXAMPLES_AT_ONCE
     ends = np.empty(_BATCHES_AT_ONCE, np.int64)
@@ -87,13 +92,32 @@ def cut_stretch(lengths: npt.NDArray[Any], options: TokenBatchOptions, *, closed
     return CutBatches(ends, tokens, longest)
 
 
-@compiled
-def lengths_of(values: Any, examples: Any) -> Any:
+def lengths_of(values: npt.NDArray[Any], examples: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Return `values[examples]`: integers of any type [n], each in range, which isn't checked."""
     out = np.empty(len(examples), values.dtype)
-    for k in range(len(examples)):
-        out[k] = values[np.uint64(examples[k])]
+    look_up(values, examples, out)
     return out
+
+
+@compiled
+def look_up(values: Any, examples: Any, out: Any) -> None:
+    """Write `values[examples]` to `out`, of the values' type: vectors at a time, as no index is signed."""
+    for k in range(np.uint64(len(examples))):
+        out[k] = values[np.uint64(examples[k])]
+
+
+def _checked_order(order: npt.ArrayLike, count: int) -> npt.NDArray[Any]:
+    """Return an order as an array; raises SpecError for anything but numbers of examples, as lookups don't check them."""
+    try:
+        examples = np.asarray(order)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise SpecError("order", f"is no row of numbers ({error})", wanted="one row of whole numbers") from error
+    if examples.ndim != 1 or (len(examples) and examples.dtype.kind not in "iu"):
+        raise SpecError("order", f"is {examples.dtype} {list(examples.shape)}", wanted="one row of whole numbers")
+    if len(examples) and not 0 <= int(examples.min()) <= int(examples.max()) < count:
+        found = f"names examples {examples.min()} to {examples.max()}"
+        raise SpecError("order", found, wanted=f"0 to {count - 1}, as the lengths have")
+    return examples if len(examples) else np.zeros(0, np.int64)
 
 
 def _limit(options: TokenBatchOptions) -> int:

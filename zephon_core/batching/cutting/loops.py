@@ -8,7 +8,7 @@ import numpy as np
 
 from zephon_core.compiled import compiled
 
-__all__ = ["copy_items", "sum_items"]
+__all__ = ["collect_items", "copy_items", "sum_items"]
 
 
 @compiled
@@ -16,6 +16,15 @@ def copy_items(source: Any, start: int, target: Any, at: int, count: int) -> Non
     """Copy source[start : start + count] to target[at : at + count]; where these overlap, `at` is the smaller."""
     for k in range(np.uint64(count)):
         target[np.uint64(at) + k] = source[np.uint64(start) + k]
+
+
+@compiled
+def collect_items(source: Any, starts: Any, bounds: Any, target: Any) -> None:
+    """Copy one piece of `source` after the other: the one from starts[k] on to target[bounds[k] : bounds[k + 1]]."""
+    for piece in range(len(starts)):
+        start, at = np.uint64(starts[piece]), np.uint64(bounds[piece])
+        for k in range(np.uint64(bounds[piece + 1]) - at):
+            target[at + k] = source[start + k]
 
 
 @compiled

@@ -10,17 +10,20 @@ import numpy as np
 import numpy.typing as npt
 
 from zephon_core.batching.lengths import LengthTable
-from zephon_core.batching.options import LARGEST, is_whole
+from zephon_core.batching.options import LARGEST, is_whole, refuse_other_type, shown
 from zephon_core.batching.plan.batch_ranges import BatchRanges
 from zephon_core.batching.plan.global_plan import GlobalBatchPlan
 from zephon_core.batching.plan.recipe import PlanRecipe
 from zephon_core.batching.sampler import TokenBatchPlan
+from zephon_core.batching.sampler.token_plan import Row, made
 from zephon_core.batching.state_fields import StateFields, sealed
 from zephon_core.errors import SpecError
 
 __all__ = ["CURSOR_VERSION", "GlobalBatchCursor", "recipe_of"]
 
 CURSOR_VERSION = 1
+
+Int64 = npt.NDArray[np.int64]
 
 _FEWEST_AHEAD = 16
 _MOST_AHEAD = 1024
@@ -39,10 +42,14 @@ class GlobalBatchCursor:
     """
 
     def __init__(self, plan: GlobalBatchPlan, rank: int, *, skip: Iterable[int] = ()) -> None:
+        refuse_other_type("plan", plan, GlobalBatchPlan, "GlobalBatchPlan.build(…), or one that was opened")
         if not is_whole(rank, 0, plan.world_size - 1):
-            raise SpecError("rank", f"is {rank!r}", wanted=f"0 to {plan.world_size - 1}")
+            raise SpecError("rank", f"is {shown(rank)}", wanted=f"0 to {plan.world_size - 1}")
         self._plan, self._rank, self._moves = plan, int(rank), 0
-        self._committed = self._issued = self._ahead_from = 0
+        self._committed = self._issued = self._made = 0
+        self._examples: Int64  # of the batches before `_made`, whose rows follow
+        self._bounds: list[int] = []
+        self._rows: Iterator[Row]
         self._place(_in_plan(plan, BatchRanges.of(skip)), 0)
 
     @property
@@ -92,45 +99,43 @@ class GlobalBatchCursor:
 
     def peek(self) -> TokenBatchPlan | None:
         """Return the batch that `next_plan` would issue, or None at the end of the epoch; moves nothing."""
-        place = self._issued - self._ahead_from
-        if not 0 <= place < len(self._ahead):
-            if self._issued == self._count:
-                return None
-            self._look_ahead()
-            place = 0
-        return self._ahead[place]
+        batches = self._plan.batches(*self._from_here(1))
+        return batches[0] if batches else None
 
     def next_plan(self) -> TokenBatchPlan | None:
         """Issue the rank's next batch; None at the end of the epoch."""
-        place = self._issued - self._ahead_from
-        batch = self._ahead[place] if 0 <= place < len(self._ahead) else self.peek()
-        if batch is not None:
+        for start, stop, tokens, longest, slots in self._rows:  # not even a signal comes between a row that is taken and its count
             self._issued += 1
-        return batch
+            return made(TokenBatchPlan, (self._examples[start:stop], tokens, longest, slots))
+        return self.next_plan() if self._look_ahead() else None
 
     def __iter__(self) -> Iterator[TokenBatchPlan]:
         """Issue batch after batch to the end of the epoch."""
-        while (batch := self.next_plan()) is not None:
-            yield batch
+        while self._issued < self._made or self._look_ahead():
+            examples = self._examples
+            for start, stop, tokens, longest, slots in self._rows:  # as in `next_plan`
+                self._issued += 1
+                yield made(TokenBatchPlan, (examples[start:stop], tokens, longest, slots))
 
     def commit(self, batches: int = 1) -> None:
         """Count the first `batches` issued ones as consumed. Raises SpecError for more than are issued."""
-        if batches.__class__ is int and 0 <= batches <= self._issued - self._committed:  # as in every step of a loop
-            self._committed += batches
+        if batches == 1 and self._committed < self._issued and batches.__class__ is int:  # as in every step of a loop
+            self._committed += 1
             return
         if not is_whole(batches, 0, self._issued - self._committed):
-            raise SpecError("batches", f"is {batches!r}", wanted=f"0 to {self.issued_batches}, as many as are issued")
+            raise SpecError("batches", f"is {shown(batches)}", wanted=f"0 to {self.issued_batches}, as many as are issued")
         self._committed += int(batches)
 
     def rewind_uncommitted(self) -> None:
         """Take back what was issued and not committed."""
         self._issued = self._committed
         self._moves += 1
+        self._forget()
 
     def seek(self, step: int) -> None:
         """Go to the beginning of a step, taking back what was issued; every step before it counts as committed."""
         if not is_whole(step, 0, self._plan.steps):
-            raise SpecError("step", f"is {step!r}", wanted=f"0 to {self._plan.steps}")
+            raise SpecError("step", f"is {shown(step)}", wanted=f"0 to {self._plan.steps}")
         self._place(self._skipped, int(step))
 
     def skip(self, batch_ids: Iterable[int]) -> None:
@@ -201,19 +206,29 @@ class GlobalBatchCursor:
         self._moves += 1
         self._passed = skipped.whole_steps(self._plan.world_size)
         self._count = self._plan.steps - len(self._passed)
-        self._committed = self._issued = self._ahead_from = step - self._passed.below(step)
-        self._ahead: list[TokenBatchPlan] = []
+        self._committed = self._issued = step - self._passed.below(step)
+        self._forget()
 
     def _step_of(self, place: int) -> int:
         return self._plan.steps if place == self._count else int(self._passed.outside(np.array([place]))[0])
 
-    def _look_ahead(self) -> None:
-        """Make the next batches in one go, twice as many as the last time."""
-        more = min(max(_FEWEST_AHEAD, 2 * len(self._ahead)), _MOST_AHEAD, self._count - self._issued)
-        steps = self._passed.outside(np.arange(self._issued, self._issued + more))
+    def _forget(self) -> None:
+        """Forget what is planned ahead, also in iterators that have it in hand."""
+        self._bounds.clear()
+        self._made, self._rows, self._at_once = self._issued, iter(()), _FEWEST_AHEAD
+
+    def _look_ahead(self) -> bool:
+        """Make the next batches ready, twice as many as the last time, once all of those are issued; False if there are none."""
+        self._examples, self._bounds, self._rows = self._plan.rows(*self._from_here(self._at_once))
+        self._made = self._issued + len(self._bounds) - 1
+        self._at_once = min(2 * self._at_once, _MOST_AHEAD)
+        return self._issued < self._made
+
+    def _from_here(self, most: int) -> tuple[Int64, npt.NDArray[np.bool_]]:
+        """Return the numbers of the next batches to be issued, and which of them are left out."""
+        steps = self._passed.outside(np.arange(self._issued, min(self._issued + most, self._count)))
         numbers = steps * self._plan.world_size + self._rank
-        self._ahead = self._plan.batches(numbers, leave_empty=self._skipped.holds(numbers))
-        self._ahead_from = self._issued
+        return numbers, self._skipped.holds(numbers)
 
 
 def recipe_of(saved: Mapping[str, Any] | str | bytes) -> PlanRecipe:

@@ -176,13 +176,21 @@ def _map_arrow(path: Path) -> tuple[dict[str, npt.NDArray[Any]], str]:
     import pyarrow as pa
 
     try:
-        reader = pa.ipc.open_file(pa.memory_map(os.fspath(path)))
-        batch = reader.get_batch(0) if reader.num_record_batches == 1 else None
-        metadata = reader.schema.metadata or {}
-    except (pa.ArrowException, OSError) as error:
-        raise CorruptArtifactError(str(path), f"can't be read as Arrow ({error})", remedy=_PLAN_AGAIN) from error
+        return _mapped(path)
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:  # in the footer, the schema, the batch or a column's buffers
+        words = " ".join(str(error).split())
+        raise CorruptArtifactError(str(path), f"can't be read as Arrow ({words})", remedy=_PLAN_AGAIN) from error
+
+
+def _mapped(path: Path) -> tuple[dict[str, npt.NDArray[Any]], str]:
+    import pyarrow as pa
+
+    reader = pa.ipc.open_file(pa.memory_map(os.fspath(path)))
+    batch = reader.get_batch(0) if reader.num_record_batches == 1 else None
+    metadata = reader.schema.metadata or {}
     if batch is None or metadata.get(b"format") != _FORMAT.encode() or metadata.get(b"version") != str(FILE_VERSION).encode():
         raise CorruptArtifactError(str(path), "holds no plan of this version", remedy=_PLAN_AGAIN)
+    batch.validate()  # that no column reaches beyond its buffers
     kinds = {"step": [pa.int64()], "rank": [pa.int32()], "examples": [pa.large_list(pa.uint32()), pa.large_list(pa.int64())]}
     kinds |= {name: [pa.int64()] for name in ("real_tokens", "maximum_sequence_length", "token_slots")}
     for name, types in kinds.items():

@@ -11,7 +11,8 @@ and any step is found at once. The plan is made again from its recipe, or mapped
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import replace
@@ -22,16 +23,25 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from zephon_core.batching.cutting import BatchStream, deal_batches, even_parts, form_batches, generator_state, lengths_of
+from zephon_core.batching.cutting import BatchStream, deal_batches, even_parts, form_batches, generator_state, lengths_of, look_up
+from zephon_core.batching.cutting.loops import collect_items
 from zephon_core.batching.lengths import LengthTable
-from zephon_core.batching.options import LARGEST, TokenBatchOptions, is_whole
+from zephon_core.batching.options import (
+    FOLDER_WANTED,
+    LARGEST,
+    OPTIONS_WANTED,
+    TokenBatchOptions,
+    is_whole,
+    refuse_other_type,
+    shown,
+)
 from zephon_core.batching.order import EpochOrder, index_dtype
 from zephon_core.batching.plan.ahead import helpers, results_ahead
 from zephon_core.batching.plan.batch_ranges import BatchRanges
 from zephon_core.batching.plan.recipe import LARGEST_SETTING, LARGEST_WORLD, PLAN_VERSION, PlanRecipe, PlanSource, Reshard
 from zephon_core.batching.plan.statistics import PlanStatistics, measure_plan
-from zephon_core.batching.sampler import TokenBatchPlan, plans_of
-from zephon_core.compiled import compiled
+from zephon_core.batching.sampler import TokenBatchPlan
+from zephon_core.batching.sampler.token_plan import Row, made, rows_ahead
 from zephon_core.errors import CorruptArtifactError, SpecError, StateError
 
 __all__ = ["PLAN_VERSION", "GlobalBatchPlan", "PlanArrays"]
@@ -44,7 +54,7 @@ _LEAST_AT_ONCE = 1 << 16
 _MOST_AT_ONCE = 1 << 18
 
 Int64 = npt.NDArray[np.int64]
-Stretch = Callable[[int, int], npt.NDArray[Any]]  # of an order: where it begins and how many; the examples there
+Filler = Callable[[int, npt.NDArray[Any]], None]  # writes the examples of an order from a position on to an array
 
 
 class PlanArrays(NamedTuple):
@@ -97,8 +107,7 @@ class GlobalBatchPlan:
         share the work, of as many as the process may use beside this one.
         Raises SpecError for settings, LengthError naming an example that can't be batched.
         """
-        if not isinstance(options, TokenBatchOptions):
-            raise SpecError("options", f"are a {type(options).__name__}", wanted="TokenBatchOptions(maximum_tokens=…)")
+        refuse_other_type("options", options, TokenBatchOptions, OPTIONS_WANTED)
         world_size = _number("world_size", world_size, 1, LARGEST_WORLD)
         bucket_width = _number("bucket_width", bucket_width, 0, LARGEST_SETTING)
         window_steps = _number("window_steps", window_steps, 1, LARGEST_SETTING)
@@ -115,7 +124,7 @@ class GlobalBatchPlan:
     def _begun(cls, recipe: PlanRecipe, table: LengthTable) -> GlobalBatchPlan:
         """Plan an epoch. The recipe's lengths_sha256 needn't be known yet: the lengths are read while batches are formed."""
         order = EpochOrder(table.count, seed=recipe.seed, epoch=recipe.epoch)
-        return cls(*_planned(order.stretch, table.count, table, recipe), table)
+        return cls(*_planned(order.fill, table.count, table, recipe), table)
 
     @classmethod
     def restore(
@@ -156,6 +165,7 @@ class GlobalBatchPlan:
         """
         from zephon_core.batching.plan.file import open_plan
 
+        refuse_other_type("folder", folder, (str, os.PathLike), FOLDER_WANTED)
         recipe, arrays, statistics = open_plan(Path(folder), verify=verify)
         table = None if lengths is None else _table_of(recipe, lengths)
         return cls(recipe, arrays, table, statistics)
@@ -164,6 +174,7 @@ class GlobalBatchPlan:
         """Write plan.arrow and, once that is whole, plan.json into a folder, which is made if need be."""
         from zephon_core.batching.plan.file import save_plan
 
+        refuse_other_type("folder", folder, (str, os.PathLike), FOLDER_WANTED)
         save_plan(Path(folder), self._recipe, self._arrays, self.statistics)
 
     @property
@@ -208,15 +219,25 @@ class GlobalBatchPlan:
 
     def batch(self, step: int, rank: int) -> TokenBatchPlan:
         """Return the batch of a rank in a step; found at once, wherever it is."""
-        if not 0 <= step < self.steps or not 0 <= rank < self.world_size:
-            raise IndexError(f"step {step}, rank {rank} of a plan of {self.steps} steps and {self.world_size} ranks")
+        if not is_whole(step, 0, self.steps - 1) or not is_whole(rank, 0, self.world_size - 1):
+            raise IndexError(f"step {shown(step)}, rank {shown(rank)} of a plan of {self.steps} steps and {self.world_size} ranks")
         return self.batches(np.array([step * self.world_size + rank]))[0]
 
-    def batches(self, numbers: Int64, *, leave_empty: npt.NDArray[np.bool_] | None = None) -> list[TokenBatchPlan]:
+    def batches(self, numbers: Int64, leave_empty: npt.NDArray[np.bool_] | None = None) -> list[TokenBatchPlan]:
         """Return batches by their numbers, int64 [n], step * world_size + rank each; many at once cost less than one by one.
 
         leave_empty: bool [n], those in whose place an empty batch is returned.
         """
+        numbers, most = np.asarray(numbers), self.steps * self.world_size - 1
+        if numbers.ndim != 1 or (len(numbers) and numbers.dtype.kind not in "iu"):
+            raise SpecError("numbers", f"are {numbers.dtype} {list(numbers.shape)}", wanted="one row of whole numbers")
+        if len(numbers) and not 0 <= int(numbers.min()) <= int(numbers.max()) <= most:
+            raise IndexError(f"batches {numbers.min()} to {numbers.max()} of a plan whose last is {most}")
+        examples, _, rows = self.rows(numbers.astype(np.int64), leave_empty)
+        return [made(TokenBatchPlan, (examples[row[0] : row[1]], *row[2:])) for row in rows]
+
+    def rows(self, numbers: Int64, leave_empty: npt.NDArray[np.bool_] | None = None) -> tuple[Int64, list[int], Iterator[Row]]:
+        """Return the examples of batches, and bounds and rows of them (`rows_ahead`); the arguments are those of `batches`."""
         arrays = self._arrays
         starts, ends = arrays.offsets[numbers], arrays.offsets[numbers + 1]
         figures = [arrays.real_tokens[numbers], arrays.longest[numbers], arrays.token_slots[numbers]]
@@ -225,8 +246,9 @@ class GlobalBatchPlan:
             figures = [np.where(leave_empty, 0, one) for one in figures]
         bounds = np.concatenate([np.zeros(1, np.int64), np.cumsum(ends - starts)])
         examples = np.empty(bounds[-1], np.int64)
-        _collect(arrays.examples, starts, bounds, examples)
-        return plans_of(examples, bounds.tolist(), *figures)
+        collect_items(arrays.examples, starts, bounds, examples)
+        listed = bounds.tolist()
+        return examples, listed, rows_ahead(listed, *figures)
 
     @cached_property
     def statistics(self) -> PlanStatistics:
@@ -262,7 +284,11 @@ class GlobalBatchPlan:
         if len(left) and not 0 <= int(left.min()) <= int(left.max()) < table.count:
             raise CorruptArtifactError("plan", f"names example {left.max()}", wanted=f"0 to {table.count - 1}")
         recipe = replace(self._recipe, reshards=(*self._recipe.reshards, Reshard(step, world_size, skipped)))
-        return type(self)(*_planned(lambda start, count: left[start : start + count], len(left), table, recipe), table)
+
+        def fill(start: int, out: npt.NDArray[Any]) -> None:
+            out[:] = left[start : start + len(out)]
+
+        return type(self)(*_planned(fill, len(left), table, recipe), table)
 
     def _lengths(self) -> LengthTable:
         if self._table is None:
@@ -280,10 +306,10 @@ def _table_of(recipe: PlanRecipe, lengths: LengthTable | npt.ArrayLike | os.Path
     return table
 
 
-def _planned(stretch: Stretch, count: int, table: LengthTable, recipe: PlanRecipe) -> tuple[PlanRecipe, PlanArrays]:
-    """Make a plan of `count` examples in the order that `stretch` tells; return it and the recipe, which knows the lengths now."""
+def _planned(fill: Filler, count: int, table: LengthTable, recipe: PlanRecipe) -> tuple[PlanRecipe, PlanArrays]:
+    """Make a plan of `count` examples in the order that `fill` tells; return it and the recipe, which knows the lengths now."""
     options, world_size, window = recipe.options, recipe.last_world_size, recipe.bucket_width * recipe.last_world_size
-    order, stream, buckets = _formed(stretch, count, table, options, window)
+    order, stream, buckets = _formed(fill, count, table, options, window)
     recipe = replace(recipe, source=PlanSource.of_table(table))
     state = None if recipe.seed is None else generator_state(recipe.shuffling_key)
     rooms, steps = buckets if window else None, recipe.window_steps
@@ -297,30 +323,40 @@ def _planned(stretch: Stretch, count: int, table: LengthTable, recipe: PlanRecip
 
 
 def _formed(
-    stretch: Stretch, count: int, table: LengthTable, options: TokenBatchOptions, window_batches: int
+    fill: Filler, count: int, table: LengthTable, options: TokenBatchOptions, window_batches: int
 ) -> tuple[npt.NDArray[Any], BatchStream, Int64]:
     """Return the examples, and what `form_batches` returns of them.
 
     While batches are formed of one stretch, threads look up the examples and lengths of those that follow, and read the table for
-    its identity, which is needed next.
+    its identity, which is needed next. What lengths were written to is written to again once they were used.
     """
     order = np.empty(count, index_dtype(table.count))
     at_once = min(_MOST_AT_ONCE, max(_LEAST_AT_ONCE, count // _STRETCHES))
 
+    unused = deque[npt.NDArray[Any]]()
+
     def lengths_from(start: int) -> npt.NDArray[Any]:
         part = order[start : start + at_once]
-        part[:] = stretch(start, len(part))
-        lengths: npt.NDArray[Any] = lengths_of(table.values, part)
-        table.check_still(lengths, part, options)
+        fill(start, part)
+        try:
+            lengths = unused.pop()
+        except IndexError:  # all are in use
+            lengths = np.empty(at_once, table.values.dtype)
+        look_up(table.values, part, lengths)
+        table.check_still(lengths[: len(part)], part, options)
         return lengths
+
+    def stretches(pool: ThreadPoolExecutor | None) -> Iterator[npt.NDArray[Any]]:
+        for number, lengths in enumerate(results_ahead(works, pool)):
+            yield lengths[: count - number * at_once]
+            unused.append(lengths)
 
     works = [partial(lengths_from, start) for start in range(0, count, at_once)]
     threads = helpers() if len(works) > 1 else 0
     with ThreadPoolExecutor(threads) if threads else nullcontext() as pool:
         if pool is not None:
             pool.submit(lambda: table.sha256)
-        lengths = results_ahead(works, pool)
-        return order, *form_batches(order, lengths, options, longest=table.longest, window_batches=window_batches)
+        return order, *form_batches(order, stretches(pool), options, longest=table.longest, window_batches=window_batches)
 
 
 def _with_even_end(
@@ -346,14 +382,7 @@ def _with_even_end(
     )
 
 
-@compiled
-def _collect(examples: Any, starts: Any, bounds: Any, collected: Any) -> None:
-    for batch in range(len(starts)):
-        for k in range(bounds[batch + 1] - bounds[batch]):
-            collected[bounds[batch] + k] = examples[starts[batch] + k]
-
-
 def _number(name: str, value: int, least: int, most: int) -> int:
     if not is_whole(value, least, most):
-        raise SpecError(name, f"is {value!r}", wanted=f"a whole number from {least} to {most}")
+        raise SpecError(name, f"is {shown(value)}", wanted=f"a whole number from {least} to {most}")
     return int(value)

@@ -3,6 +3,7 @@
 shard_sampler   a rank's part of the source, with a cursor that counts only what was trained on
 shard_state     what it saves, and all ranks' states as one
 remainder       what is left of an epoch that was dealt to other worlds
+token_plan      one batch: its examples, and what it costs
 token_sampler   the shard's token-budget batches
 token_state     what they save beyond the shard's state
 """
@@ -11,7 +12,8 @@ from __future__ import annotations
 
 from zephon_core.batching.sampler.shard_sampler import StatefulShardSampler
 from zephon_core.batching.sampler.shard_state import ConsolidatedSamplerState, SamplerState
-from zephon_core.batching.sampler.token_sampler import LoadedBatch, StatefulTokenBatchSampler, TokenBatchPlan, plans_of
+from zephon_core.batching.sampler.token_plan import TokenBatchPlan
+from zephon_core.batching.sampler.token_sampler import LoadedBatch, StatefulTokenBatchSampler
 from zephon_core.batching.sampler.token_state import ConsolidatedTokenBatchState, TokenBatchState
 
 __all__ = [
@@ -23,5 +25,4 @@ __all__ = [
     "StatefulTokenBatchSampler",
     "TokenBatchPlan",
     "TokenBatchState",
-    "plans_of",
 ]

@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol, Self
 import numpy as np
 import numpy.typing as npt
 
-from zephon_core.batching.options import LARGEST, is_whole
+from zephon_core.batching.options import LARGEST, is_whole, shown
 from zephon_core.batching.sampler.remainder import Remainder
 from zephon_core.batching.sampler.shard_state import TAILS, ConsolidatedSamplerState, SamplerState, Tail, refuse_other
 from zephon_core.errors import InputError, SpecError
@@ -54,9 +54,11 @@ class StatefulShardSampler:
         tail: Tail = "uneven",
     ) -> None:
         if not isinstance(source_id, str) or not source_id:
-            raise SpecError("source_id", f"is {source_id!r}", wanted="a text that isn't empty, such as the source's fingerprint")
-        if tail not in TAILS:
-            raise SpecError("tail", f"is {tail!r}", wanted=" or ".join(TAILS))
+            raise SpecError(
+                "source_id", f"is {shown(source_id)}", wanted="a text that isn't empty, such as the source's fingerprint"
+            )
+        if not isinstance(tail, str) or tail not in TAILS:
+            raise SpecError("tail", f"is {shown(tail)}", wanted=" or ".join(TAILS))
         _check("source_length", source_length)
         _check_place(rank, world_size)
         if shuffle_seed is not None:
@@ -137,7 +139,8 @@ class StatefulShardSampler:
 
     def look_ahead(self, start: int, count: int) -> Int64:
         """Return the rank's examples start .. start + count - 1, or as many of them as there are: int64; moves nothing."""
-        count = max(0, min(count, self._length - start))
+        _check("start", start)
+        count = max(0, min(_count(count, at_least=0), self._length - start))
         return self._shape.examples(start, count)
 
     def next_indices(self, count: int) -> Int64 | None:
@@ -148,8 +151,11 @@ class StatefulShardSampler:
 
     def issue(self, start: int, count: int) -> None:
         """Hand out the next `count` examples without computing them. Raises SpecError unless `start` is where the cursor is."""
-        if start != self._issued or not 0 <= count <= self._length - start:
-            found, wanted = f"is of {count} examples from {start} on", f"from {self._issued} on, at most {self.unissued}"
+        if not is_whole(start, 0) or start != self._issued or not is_whole(count, 0, self._length - start):
+            found, wanted = (
+                f"is of {shown(count)} examples from {shown(start)} on",
+                f"from {self._issued} on, at most {self.unissued}",
+            )
             raise SpecError("issue", found, wanted=wanted)
         self._issued += count
 
@@ -166,6 +172,8 @@ class StatefulShardSampler:
 
     def load(self, dataset: ExampleSource, indices: Int64) -> list[Any]:
         """Return the items of the data set at `indices`; moves nothing. Raises InputError as `load_next` does."""
+        if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
+            raise InputError("data set", f"is {shown(dataset)}", wanted="something with a length, whose examples have numbers")
         if len(dataset) != self.source_length:
             raise InputError("data set", f"has {len(dataset)} examples", wanted=f"{self.source_length}, as the source has")
         items = []
@@ -256,13 +264,13 @@ def _begun(shape: SamplerState, epoch: int) -> SamplerState:
 
 def _count(value: int, *, at_least: int) -> int:
     if not is_whole(value, at_least):
-        raise SpecError("count", f"is {value!r}", wanted=f"a whole number, at least {at_least}")
+        raise SpecError("count", f"is {shown(value)}", wanted=f"a whole number, at least {at_least}")
     return int(value)
 
 
 def _check(name: str, value: int) -> None:
     if not is_whole(value, 0):
-        raise SpecError(name, f"is {value!r}", wanted=f"a whole number from 0 to {LARGEST}")
+        raise SpecError(name, f"is {shown(value)}", wanted=f"a whole number from 0 to {LARGEST}")
 
 
 def _check_place(rank: int, world_size: int) -> None:

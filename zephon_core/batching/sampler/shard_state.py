@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from zephon_core.batching.order import ORDER_VERSION, EpochOrder
 from zephon_core.batching.sampler.remainder import Remainder, shard_length
-from zephon_core.batching.state_fields import StateFields, decode_integers, difference, encode_integers, sealed
+from zephon_core.batching.state_fields import StateFields, decode_integers, difference, encode_integers, refuse_no_states, sealed
 from zephon_core.errors import StateError
 
 __all__ = ["STATE_VERSION", "TAILS", "ConsolidatedSamplerState", "SamplerState", "Tail", "refuse_other"]
@@ -167,7 +167,7 @@ class ConsolidatedSamplerState(_SourceState):
         settings or worlds, and an example that two ranks hold.
         """
         ranks: dict[int, SamplerState] = {}
-        for value in states:
+        for value in refuse_no_states(states):
             state = value if isinstance(value, SamplerState) else SamplerState.of(value)
             first = next(iter(ranks.values()), state)
             _check_same_world(first, state)

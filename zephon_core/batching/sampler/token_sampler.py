@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from functools import partial
-from itertools import islice
 from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
@@ -15,9 +12,10 @@ import numpy.typing as npt
 
 from zephon_core.batching.cutting import CutBatches, cut_stretch, lengths_of
 from zephon_core.batching.lengths import LengthTable
-from zephon_core.batching.options import TokenBatchOptions, is_whole
+from zephon_core.batching.options import OPTIONS_WANTED, TokenBatchOptions, is_whole, refuse_other_type, shown
 from zephon_core.batching.sampler.shard_sampler import ExampleSource, StatefulShardSampler
 from zephon_core.batching.sampler.shard_state import refuse_other
+from zephon_core.batching.sampler.token_plan import Row, TokenBatchPlan, made, rows_ahead
 from zephon_core.batching.sampler.token_state import (
     ConsolidatedTokenBatchState,
     TokenBatchState,
@@ -28,36 +26,12 @@ from zephon_core.batching.sampler.token_state import (
 )
 from zephon_core.errors import SpecError
 
-__all__ = ["LoadedBatch", "StatefulTokenBatchSampler", "TokenBatchPlan", "plans_of"]
+__all__ = ["LoadedBatch", "StatefulTokenBatchSampler"]
 
 Int64 = npt.NDArray[np.int64]
 
 _FIRST_STRETCH = 1 << 8
 _LONGEST_STRETCH = 1 << 15
-_PLANS_AT_ONCE = 64  # so few that each finds the memory of those before
-
-
-class TokenBatchPlan(NamedTuple):
-    """One batch.
-
-    indices: its examples, int64 [n], in order; plans of one stretch share an array, so copy before changing it. real_tokens: sum
-    of their lengths. maximum_sequence_length: their longest. token_slots: what the batch costs: packed, real_tokens; padded,
-    n x maximum_sequence_length.
-    """
-
-    indices: Int64
-    real_tokens: int
-    maximum_sequence_length: int
-    token_slots: int
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, TokenBatchPlan) and self[1:] == other[1:] and np.array_equal(self.indices, other.indices)
-
-    def __ne__(self, other: object) -> bool:
-        return not self == other
-
-    def __hash__(self) -> int:
-        return hash(self[1:])
 
 
 class LoadedBatch(NamedTuple):
@@ -85,6 +59,8 @@ class StatefulTokenBatchSampler:
         lengths: LengthTable | npt.ArrayLike | os.PathLike[str] | str,
         options: TokenBatchOptions,
     ) -> None:
+        refuse_other_type("sampler", sampler, StatefulShardSampler, "StatefulShardSampler(source_id, …)")
+        refuse_other_type("options", options, TokenBatchOptions, OPTIONS_WANTED)
         table = LengthTable.of(lengths)
         if table.count != sampler.source_length:
             raise SpecError("lengths", f"are {table.count}", wanted=f"{sampler.source_length}, one of each example of the source")
@@ -96,17 +72,16 @@ class StatefulTokenBatchSampler:
         table.check(options)
         self._sampler, self._table, self._options = sampler, table, options
         # The stretch that is planned begins at the shard's example `_start` and has `_planned` batches; batch b holds its examples
-        # _ends[b] .. _ends[b + 1] - 1. Batches before `_next` are issued, those before `_first` committed. The shard's own cursors
-        # follow when they matter (`_settle`): examples before `_counted` are told as issued; `_committed` are committed of those
-        # before this stretch.
-        self._start, self._planned, self._next, self._first, self._committed, self._counted = 0, 0, 0, 0, 0, 0
-        self._moves = 0
+        # _ends[b] .. _ends[b + 1] - 1. Batches before `_next` are issued, those before `_first` committed; below 0, `_first` says
+        # how many of earlier stretches aren't, which end at the last of `_earlier`. `_rows` are those of batches from `_next` on.
+        # The shard's own cursors follow when they matter (`_settle`): examples before `_counted` are told as issued.
+        self._start, self._planned, self._next, self._first, self._counted, self._moves = 0, 0, 0, 0, 0, 0
         self._examples: Int64
         self._cut: CutBatches
         self._slots: Int64
-        self._ends: list[int]
-        self._plans: list[TokenBatchPlan]  # of batches _made .. _made_end - 1
-        self._earlier: deque[int] = deque()  # where batches of earlier stretches end that are issued and not committed
+        self._ends: list[int] = []
+        self._earlier: list[int] = []
+        self._rows: Iterator[Row]
         self._stretch = _FIRST_STRETCH
         self._restart()
 
@@ -139,23 +114,22 @@ class StatefulTokenBatchSampler:
     @property
     def issued_batches(self) -> int:
         """How many batches are issued and not committed."""
-        return len(self._earlier) + self._next - self._first
+        return self._next - self._first
 
     def peek(self) -> TokenBatchPlan | None:
         """Return the batch that `next_plan` would issue, or None at the end of the epoch; moves nothing."""
-        plan = self.next_plan()
-        if plan is not None:
-            self._next -= 1
-        return plan
+        if self._next == self._planned and not self._plan_ahead():
+            return None
+        batch = self._next
+        figures = int(self._cut.real_tokens[batch]), int(self._cut.longest[batch]), int(self._slots[batch])
+        return TokenBatchPlan(self._examples[self._ends[batch] : self._ends[batch + 1]], *figures)
 
     def next_plan(self) -> TokenBatchPlan | None:
         """Issue the next batch; None at the end of the epoch."""
-        batch = self._next
-        if batch == self._made_end and not self._make_plans():
-            return None
-        batch = self._next  # a new stretch counts from 0
-        self._next = batch + 1
-        return self._plans[batch - self._made]
+        for start, stop, tokens, longest, slots in self._rows:  # not even a signal comes between a row that is taken and its count
+            self._next += 1
+            return made(TokenBatchPlan, (self._examples[start:stop], tokens, longest, slots))
+        return self.next_plan() if self._plan_ahead() else None
 
     def load_next(self, dataset: ExampleSource) -> LoadedBatch | None:
         """Issue the next batch with its examples; None at the end of the epoch.
@@ -167,25 +141,25 @@ class StatefulTokenBatchSampler:
         if plan is None:
             return None
         examples = self._sampler.load(dataset, plan.indices)
-        self._next += 1
+        self.next_plan()
         return LoadedBatch(plan, examples)
 
     def __iter__(self) -> Iterator[TokenBatchPlan]:
         """Issue batch after batch to the end of the epoch."""
-        while (plan := self.next_plan()) is not None:
-            yield plan
+        while self._next < self._planned or self._plan_ahead():
+            examples = self._examples
+            for start, stop, tokens, longest, slots in self._rows:  # as in `next_plan`
+                self._next += 1
+                yield made(TokenBatchPlan, (examples[start:stop], tokens, longest, slots))
 
     def commit(self, count: int = 1) -> None:
         """Count the first `count` issued batches as consumed; 0 is allowed. Raises SpecError for more than were issued."""
-        if count.__class__ is int and not self._earlier and 0 <= count <= self._next - self._first:  # as in every step of a loop
-            self._first += count
+        if count == 1 and self._first < self._next and count.__class__ is int:  # as in every step of a loop
+            self._first += 1
             return
         if not is_whole(count, 0, self.issued_batches):
             wanted = f"a whole number from 0 to {self.issued_batches}, as many as are issued"
-            raise SpecError("commit", f"is of {count!r} batches", wanted=wanted)
-        while count and self._earlier:
-            self._committed = self._earlier.popleft()
-            count -= 1
+            raise SpecError("commit", f"is of {shown(count)} batches", wanted=wanted)
         self._first += int(count)
 
     def rewind_uncommitted(self) -> None:
@@ -275,39 +249,33 @@ class StatefulTokenBatchSampler:
         self._stretch = _FIRST_STRETCH
         self._moves += 1
         self._earlier.clear()
-        self._committed = self._counted = self._sampler.issued
+        self._counted = self._sampler.issued
         self._hold(self._sampler.issued, np.zeros(0, np.int64), CutBatches(*np.zeros((3, 0), np.int64)))
 
     def _hold(self, start: int, examples: Int64, cut: CutBatches) -> None:
         """Go on with the batches of a stretch, which begins at the shard's example `start`."""
+        self._ends.clear()  # ends the rows that an iterator may still have in hand
         packed = self._options.layout == "packed"
-        slots = cut.real_tokens if packed else np.diff(cut.ends, prepend=0) * cut.longest
+        self._slots = cut.real_tokens if packed else np.diff(cut.ends, prepend=0) * cut.longest
         self._start, self._planned, self._ends = start, len(cut.ends), [0, *cut.ends.tolist()]
-        self._examples, self._cut, self._slots = examples, cut, slots
-        self._next = self._first = self._made = self._made_end = 0
-        self._plans = []
+        self._examples, self._cut = examples, cut
+        self._next, self._first = 0, -len(self._earlier)
+        self._rows = rows_ahead(self._ends, cut.real_tokens, cut.longest, self._slots)
 
     def _settle(self) -> None:
         """Bring the shard's cursors to where they are here. Raises SpecError if something else has moved them."""
         issued = self._start + self._ends[self._next]
         self._sampler.issue(self._counted, issued - self._counted)
         self._counted = issued
-        if self._first:
-            self._committed = self._start + self._ends[self._first]
-        self._sampler.commit(self._committed - self._sampler.committed)
-
-    def _make_plans(self) -> bool:
-        """Make the next few plans of the stretch, or of the one that follows it; False at the end of the epoch."""
-        if self._next == self._planned and not self._plan_ahead():
-            return False
-        made = slice(self._next, min(self._next + _PLANS_AT_ONCE, self._planned))
-        figures = (self._cut.real_tokens[made], self._cut.longest[made], self._slots[made])
-        self._plans = plans_of(self._examples, self._ends[made.start : made.stop + 1], *figures)
-        self._made, self._made_end = made.start, made.stop
-        return True
+        committed, done = self._sampler.committed, len(self._earlier) + self._first
+        if self._first > 0:
+            committed = self._start + self._ends[self._first]
+        elif done:
+            committed = self._earlier[done - 1]
+        self._sampler.commit(committed - self._sampler.committed)
 
     def _plan_ahead(self) -> bool:
-        """Plan the batches of the next stretch of the shard; False if nothing is left of it."""
+        """Plan the batches of the next stretch of the shard, once all of this one are issued; False if nothing is left of it."""
         self._settle()
         sampler = self._sampler
         start, left = sampler.issued, sampler.unissued
@@ -321,16 +289,8 @@ class StatefulTokenBatchSampler:
                 self._stretch *= 4
                 continue
             self._stretch = max(self._stretch, min(self._stretch * 4, _LONGEST_STRETCH))
-            self._earlier.extend(map(self._start.__add__, self._ends[self._first + 1 :]))
+            del self._earlier[: len(self._earlier) + min(self._first, 0)]
+            self._earlier.extend(map(self._start.__add__, self._ends[max(self._first, 0) + 1 :]))
             self._hold(start, examples, cut)
             return True
         return False
-
-
-_plan_of: Callable[[tuple[Int64, int, int, int]], TokenBatchPlan] = partial(tuple.__new__, TokenBatchPlan)
-
-
-def plans_of(examples: Int64, bounds: list[int], real_tokens: Int64, longest: Int64, slots: Int64) -> list[TokenBatchPlan]:
-    """Make the plans of neighbouring batches, batch b holding `examples[bounds[b]:bounds[b + 1]]`, without a loop in Python."""
-    indices = map(examples.__getitem__, map(slice, bounds, islice(bounds, 1, None)))
-    return list(map(_plan_of, zip(indices, real_tokens.tolist(), longest.tolist(), slots.tolist(), strict=True)))

@@ -19,7 +19,15 @@ from typing import Any, Literal
 from zephon_core.batching.lengths import LengthTable
 from zephon_core.batching.options import LARGEST, TokenBatchOptions
 from zephon_core.batching.sampler.shard_state import ConsolidatedSamplerState, SamplerState
-from zephon_core.batching.state_fields import StateFields, decode_integers, difference, encode_integers, read_options, sealed
+from zephon_core.batching.state_fields import (
+    StateFields,
+    decode_integers,
+    difference,
+    encode_integers,
+    read_options,
+    refuse_no_states,
+    sealed,
+)
 from zephon_core.errors import InputError, SpecError, StateError
 
 __all__ = [
@@ -149,7 +157,7 @@ class ConsolidatedTokenBatchState:
         Raises StateError for a missing rank, two different copies of one, other lengths or other options, and whatever else
         `ConsolidatedSamplerState.consolidate` refuses.
         """
-        read = [value if isinstance(value, TokenBatchState) else TokenBatchState.of(value) for value in states]
+        read = [value if isinstance(value, TokenBatchState) else TokenBatchState.of(value) for value in refuse_no_states(states)]
         for state in read[1:]:
             _check_same(read[0], state)
         sampler = ConsolidatedSamplerState.consolidate(state.sampler for state in read)
