@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
@@ -19,7 +19,7 @@ import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, computed_field
 
 from zephon_core.errors import SpecError
-from zephon_core.xtoken.datums import DatumColumns, TrainDatum, pieces, ragged_floats, shown_name, with_advantages
+from zephon_core.xtoken.datums import DatumColumns, TrainDatum, ragged_floats, shown_name, with_advantages
 from zephon_core.xtoken.plans import ChunkPlan, PlanColumns
 
 __all__ = [
@@ -132,12 +132,23 @@ def attach_chunk_advantages(
     for name, rows in (("plans", plans), ("teacher_logprobs", teacher_logprobs)):
         if len(rows) != len(datums):
             raise SpecError(name, f"are {len(rows):,} for {len(datums):,} datums", wanted="one a datum, in their order")
-    columns = DatumColumns.of(datums, with_tokens=False)
+    columns, planned = DatumColumns.of(datums, with_tokens=False), PlanColumns.of(plans, with_exact=False)
     row_offsets, rows_flat = ragged_floats(teacher_logprobs)
-    attached = attach_columns(columns, PlanColumns.of(plans), row_offsets, rows_flat, clip=clip, center=center)
-    values = pieces(columns.offsets, attached.advantages)
-    kept = zip(datums, values, attached.kept.tolist(), strict=True)
-    return [with_advantages(datum, row.tolist()) for datum, row, keep in kept if keep], attached.stats
+    attached = attach_columns(columns, planned, row_offsets, rows_flat, clip=clip, center=center)
+    kept = np.flatnonzero(attached.kept)
+    begins = planned.ranges[planned.offsets[kept], 0]
+    lists = _lists(attached.advantages, columns.offsets[kept], columns.offsets[kept + 1], begins)
+    return [with_advantages(datums[datum], row) for datum, row in zip(kept.tolist(), lists, strict=True)], attached.stats
+
+
+def _lists(
+    values: npt.NDArray[np.float64], starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64], begins: npt.NDArray[np.int64]
+) -> Iterator[list[float]]:
+    """Yield stretches of a flat column as lists. begins: how many zeros each starts with, a prompt's: one object serves for all."""
+    for start, end, begin in zip(starts.tolist(), ends.tolist(), begins.tolist(), strict=True):
+        row = [0.0] * begin
+        row += values[start + begin : end].tolist()
+        yield row
 
 
 def attach_columns(
@@ -200,7 +211,7 @@ class Attaching:
             found = f"are {len(plans):,} and {len(row_offsets) - 1:,} for {len(datums):,} datums"
             raise SpecError("plans and teacher rows", found, wanted="one a datum")
         drops = _misfits(datums, plans, row_offsets)
-        gaps = np.zeros(len(plans.ranges))
+        gaps = np.empty(len(plans.ranges))
         chunk_gaps(plans.offsets, plans.ranges, datums.offsets, datums.loss, datums.logprobs, row_offsets, rows, drops, gaps)
         return Weighed(drops, gaps, np.diff(row_offsets))
 

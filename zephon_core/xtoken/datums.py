@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -132,13 +132,14 @@ class DatumColumns:
     def of(datums: Sequence[TrainDatum], *, with_tokens: bool = True) -> DatumColumns:
         """Lay datums out flat. Without tokens that column is empty, which is enough to attach advantages."""
         tokens = [np.array(datum.model_input_tokens, dtype=np.int64) for datum in datums] if with_tokens else []
+        arrays = [datum.arrays for datum in datums]
         return DatumColumns(
             trial_name=[datum.trial_name for datum in datums],
-            fragment_index=np.fromiter((datum.fragment_index for datum in datums), dtype=np.int64, count=len(datums)),
-            offsets=offsets_of(np.fromiter((len(datum.arrays.loss) for datum in datums), dtype=np.int64, count=len(datums))),
+            fragment_index=np.array([datum.fragment_index for datum in datums], dtype=np.int64),
+            offsets=offsets_of(np.array([len(each.loss) for each in arrays], dtype=np.int64)),
             tokens=joined(tokens, np.int64),
-            loss=joined([datum.arrays.loss for datum in datums], np.bool_),
-            logprobs=joined([datum.arrays.logprobs for datum in datums], np.float64),
+            loss=joined([each.loss for each in arrays], np.bool_),
+            logprobs=joined([each.logprobs for each in arrays], np.float64),
         )
 
     @staticmethod
@@ -250,23 +251,23 @@ def ragged_floats(
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
     """Lay rows of numbers out flat: offsets int64 [rows + 1], values float64. None becomes NaN."""
     arrays = [_floats(row) for row in rows]
-    return offsets_of(np.fromiter(map(len, arrays), dtype=np.int64, count=len(arrays))), joined(arrays, np.float64)
+    offsets, values = offsets_of(np.array([len(row) for row in arrays], dtype=np.int64)), joined(arrays, np.float64)
+    begun = [place for place, row in enumerate(rows) if isinstance(row, list | tuple) and row]
+    values[offsets[begun]] = np.array([rows[place][0] for place in begun], dtype=np.float64)
+    return offsets, values
 
 
 def _floats(row: Sequence[float | None] | npt.NDArray[np.floating[Any]]) -> npt.NDArray[np.float64]:
-    if isinstance(row, list) and len(row) > 1:
-        try:  # half the time of numpy's own way; only the first is None in a row that a model scored
-            first = np.nan if row[0] is None else row[0]
-            return np.frombuffer(struct.pack(f"{len(row)}d", first, *row[1:]), dtype=np.float64)
+    """Turn a row into an array. What comes first of a list is left to the caller: in a row that a model scored it is None.
+
+    A struct packs floats in less than half the time of numpy, and None only as a bool, for which it takes anything.
+    """
+    if isinstance(row, list | tuple) and row:
+        try:
+            return np.frombuffer(struct.Struct(f"?{len(row) - 1}d").pack(*row), dtype=np.float64)
         except struct.error:  # another None
             pass
     return np.array(row, dtype=np.float64)
-
-
-def pieces(offsets: npt.NDArray[np.int64], values: npt.NDArray[Any]) -> Iterator[npt.NDArray[Any]]:
-    """Yield each row of a flat column."""
-    for start, end in zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True):
-        yield values[start:end]
 
 
 def list_column(

@@ -186,25 +186,30 @@ def chunk_gaps(
     for datum in range(len(drops)):
         if drops[datum]:
             continue
-        first, length, row = datums[datum], datums[datum + 1] - datums[datum], rows[datum]
+        begin, end = datums[datum], datums[datum + 1]
+        said, ours, theirs = loss[begin:end], logprobs[begin:end], row_values[rows[datum] : rows[datum + 1]]
+        drop = 0
         for chunk in range(plans[datum], plans[datum + 1]):
-            if ranges[chunk, 1] > length:
-                drops[datum] = 3
+            if ranges[chunk, 1] > end - begin:
+                drop = 3
                 break
-            student, teacher = 0.0, 0.0
-            for position in range(first + ranges[chunk, 0], first + ranges[chunk, 1]):
-                student += logprobs[position]
-                if not loss[position]:
-                    drops[datum] = 4
-            for position in range(row + ranges[chunk, 2], row + ranges[chunk, 3]):
-                teacher += row_values[position]
-            if drops[datum]:
+            # Unsigned, since places that may be negative are looked at twice; the first by itself, since most have but one.
+            start, stop = np.uint64(ranges[chunk, 0]), np.uint64(ranges[chunk, 1])
+            student, on_loss = ours[start], said[start]
+            for position in range(start + np.uint64(1), stop):
+                student += ours[position]
+                on_loss &= said[position]
+            if not on_loss:
+                drop = 4
                 break
+            start, stop = np.uint64(ranges[chunk, 2]), np.uint64(ranges[chunk, 3])
+            teacher = theirs[start]
+            for position in range(start + np.uint64(1), stop):
+                teacher += theirs[position]
             gaps[chunk] = teacher - student
-        if not drops[datum]:
-            for chunk in range(plans[datum], plans[datum + 1]):
-                if not abs(gaps[chunk]) <= MOST_GAP:  # NaN isn't, either
-                    drops[datum] = 6
+            if not abs(gaps[chunk]) <= MOST_GAP:  # NaN isn't, either
+                drop = 6
+        drops[datum] = drop
 
 
 @compiled
@@ -214,20 +219,26 @@ def tally(plans: Any, ranges: Any, datums: Any, loss: Any, drops: Any, gaps: Any
     counts: int64, chunks, clipped chunks, scored tokens, loss tokens. sums: float64, of the totals bounded to ±clip a token, and of
     the gaps.
     """
+    clipped, scored, losses = 0, 0, 0
+    totals, all_gaps = sums[0], sums[1]
     for datum in range(len(drops)):
         if drops[datum]:
             continue
-        for position in range(datums[datum], datums[datum + 1]):
-            counts[3] += loss[position]
+        for said in loss[datums[datum] : datums[datum + 1]]:
+            losses += said
+        counts[0] += plans[datum + 1] - plans[datum]
         for chunk in range(plans[datum], plans[datum + 1]):
             length = ranges[chunk, 1] - ranges[chunk, 0]
             value = gaps[chunk] / length
             bounded = min(max(value, -clip), clip)
-            counts[0] += 1
-            counts[1] += bounded != value
-            counts[2] += length
-            sums[0] += bounded * length
-            sums[1] += gaps[chunk]
+            clipped += bounded != value
+            scored += length
+            totals += bounded * length
+            all_gaps += gaps[chunk]
+    counts[1] += clipped
+    counts[2] += scored
+    counts[3] += losses
+    sums[0], sums[1] = totals, all_gaps
 
 
 @compiled
@@ -250,18 +261,21 @@ def give(
     values: what each chunk's tokens got. out: the tokens, zeros before. squares: float64 [1], to which the squared deviations of
     tokens from `mean` are added, in order.
     """
+    squared = squares[0]
     for datum in range(len(drops)):
         if drops[datum]:
             continue
+        tokens = out[datums[datum] : datums[datum + 1]]
         for chunk in range(plans[datum], plans[datum + 1]):
             length = ranges[chunk, 1] - ranges[chunk, 0]
             value = min(max(gaps[chunk] / length, -clip), clip)
             if center:
                 value = (value * length - mean_total) / length
             values[chunk] = value
-            squares[0] += length * (value - mean) ** 2
-            for position in range(datums[datum] + ranges[chunk, 0], datums[datum] + ranges[chunk, 1]):
-                out[position] = value
+            squared += length * (value - mean) ** 2
+            for position in range(np.uint64(ranges[chunk, 0]), np.uint64(ranges[chunk, 1])):
+                tokens[position] = value
+    squares[0] = squared
 
 
 @compiled

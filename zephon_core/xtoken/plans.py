@@ -149,16 +149,16 @@ class PlanColumns:
         return len(self.trial_name)
 
     @staticmethod
-    def of(plans: Sequence[ChunkPlan]) -> PlanColumns:
-        """Lay plans out flat."""
-        counts = np.fromiter((len(plan.arrays.exact) for plan in plans), dtype=np.int64, count=len(plans))
+    def of(plans: Sequence[ChunkPlan], *, with_exact: bool = True) -> PlanColumns:
+        """Lay plans out flat. Without `exact` that column is empty, which is enough to attach advantages."""
+        arrays = [plan.arrays for plan in plans]
         return PlanColumns(
             trial_name=[plan.trial_name for plan in plans],
-            fragment_index=np.fromiter((plan.fragment_index for plan in plans), dtype=np.int64, count=len(plans)),
-            teacher_token_count=np.fromiter((plan.teacher_token_count for plan in plans), dtype=np.int64, count=len(plans)),
-            offsets=offsets_of(counts),
-            ranges=joined([plan.arrays.ranges for plan in plans], np.int64).reshape(-1, 4),
-            exact=joined([plan.arrays.exact for plan in plans], np.bool_),
+            fragment_index=np.array([plan.fragment_index for plan in plans], dtype=np.int64),
+            teacher_token_count=np.array([plan.teacher_token_count for plan in plans], dtype=np.int64),
+            offsets=offsets_of(np.array([len(each.ranges) for each in arrays], dtype=np.int64)),
+            ranges=joined([each.ranges for each in arrays], np.int64).reshape(-1, 4),
+            exact=joined([each.exact for each in arrays] if with_exact else [], np.bool_),
         )
 
     def plans(self) -> Iterator[ChunkPlan]:
