@@ -16,7 +16,15 @@ import pytest
 from small_pair import BARE, CHATML, LINES, as_json, datum_rows, encoded, logprob_rows_of, write_model, write_rows, write_side
 
 from zephon_core.blocks import BlockState
-from zephon_core.errors import BadRowError, InputError, MissingArtifactError, SourceChangedError, SpecError, TokenizerError
+from zephon_core.errors import (
+    BadRowError,
+    InputError,
+    MissingArtifactError,
+    SourceChangedError,
+    SpecError,
+    TokenizerError,
+    ZephonError,
+)
 from zephon_core.store import ArtifactStore
 from zephon_core.tokenizers import Tokenizer, load_tokenizer
 from zephon_core.tokenizers.chat_template import load_chat_template
@@ -592,7 +600,13 @@ def test_a_folder_of_something_else_is_not_touched(build: Build, tmp_path: Path)
         ("tokens", {"teacher_tokens": None}, BadRowError, r"bad\.parquet:4: has no teacher_tokens, expected a list of numbers"),
         ("json", {"messages": None}, BadRowError, r"bad\.parquet:4: 'messages' is null or not there, expected a list of messages"),
         ("json", {"messages": "{"}, BadRowError, r"bad\.parquet:4: 'messages' is a text that is no JSON"),
-        ("json", {"messages": '[{"content": "a"}]'}, BadRowError, r"bad\.parquet:4: message 0 of 'messages' has no role"),
+        (
+            "json",
+            {"messages": '[{"role": "user", "content": "a\\ud83d"}]'},
+            BadRowError,
+            r"bad\.parquet:4: 'messages' holds half of a surrogate pair \('\\ud83d' at character 2\)",
+        ),
+        ("json", {"messages": '[{"content": "a"}]'}, BadRowError, r"bad\.parquet:4: message 1 of 'messages' has no role"),
         (
             "json",
             {"messages": '[{"role": "clown", "content": "a"}]'},
@@ -641,6 +655,32 @@ def test_columns_that_are_no_datums_are_named(
     with pytest.raises(InputError, match=message):
         build(datums=str(tmp_path / "bad.parquet"))
     assert not (tmp_path / "store" / "chunk_plan").exists()
+
+
+@pytest.mark.parametrize(
+    ("side", "change", "message"),
+    [
+        ("tokens", {"student": "nowhere"}, "nowhere"),
+        ("tokens", {"teacher": "nowhere"}, "nowhere"),
+        ("tokens", {"datums": "nowhere.parquet"}, r"nowhere\.parquet: does not exist"),
+        ("tokens", {"datums": "{pair}/tokens.logprobs.parquet"}, "datums have no column trial_name"),
+        ("tokens", {"teacher_logprobs": "nowhere.parquet"}, r"nowhere\.parquet: does not exist"),
+        ("tokens", {"teacher_logprobs": "{pair}/tokens.parquet"}, "has no column teacher_logprobs"),
+        ("tokens", {"score": {"model": {"path": "nowhere"}}}, "nowhere: does not exist"),
+        ("tokens", {"student_template": "{{ messages }}"}, "student_template: is given, and the datums carry teacher_tokens"),
+        ("messages", {"teacher_template": "{% for %}"}, "teacher_template: is no Jinja template"),
+    ],
+)
+def test_what_a_glance_tells_is_told_before_anything_is_hashed(
+    pair: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, side: str, change: dict[str, Any], message: str
+) -> None:
+    def hashing(*_: object, **__: object) -> None:
+        raise AssertionError("hashed")
+
+    monkeypatch.setattr("zephon_core.xtoken.steps.resolve_sources", hashing)
+    change = {name: value.replace("{pair}", str(pair)) if isinstance(value, str) else value for name, value in change.items()}
+    with pytest.raises(ZephonError, match=message):
+        identify(spec_of(pair, side, **change), store=ArtifactStore(str(tmp_path / "store")))
 
 
 def test_logprobs_that_do_not_fit_are_refused_before_any_work(build: Build, pair: Path, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from zephon_core.errors import SpecError
+from zephon_core.errors import InputError, SpecError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -23,6 +24,7 @@ __all__ = [
     "TrainDatum",
     "check_datum_columns",
     "check_list_column",
+    "check_names",
     "check_naming_columns",
     "list_column",
     "ragged_column",
@@ -226,6 +228,14 @@ def check_list_column(schema: pa.Schema, name: str, *, whole: bool = False) -> N
     )
     if not numbers:
         raise SpecError(f"column {name}", f"is {kind}", wanted=f"lists of {'whole ' if whole else ''}numbers")
+
+
+def check_names(url: str, names: Sequence[str]) -> None:
+    """Raise InputError for a file that has several columns of the same name."""
+    twice = next((name for name, count in Counter(names).items() if count > 1), None)
+    if twice is not None:
+        found = f"has {names.count(twice)} columns named {twice}"
+        raise InputError(url, found, wanted="one of each name", remedy="Rename them, or drop all but one.")
 
 
 def shown_name(name: str) -> str:

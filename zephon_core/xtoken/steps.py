@@ -20,8 +20,9 @@ from pydantic import BaseModel, ConfigDict
 from zephon_core.atomic import write_bytes
 from zephon_core.blocks import TokenRows
 from zephon_core.errors import InputError, SourceChangedError, SpecError
-from zephon_core.models import model_content_sha256
+from zephon_core.models import model_content_sha256, read_model_folder
 from zephon_core.models.encoder import check_device
+from zephon_core.models.plugins import is_plugin
 from zephon_core.progress import NULL_PROGRESS, Progress
 from zephon_core.publish import PublishedKind
 from zephon_core.readers.sources import Source, check_all_unchanged, resolve_sources
@@ -128,8 +129,9 @@ def identify(spec: ChunkAdvantagesSpec, *, store: ArtifactStore, progress: Progr
     """Hash the content of datums, tokenizers, templates, and logprobs or model; files known and unchanged are not read again.
 
     Looks at the files' columns and numbers of rows, too. Raises InputError, TokenizerError or ModelError for what can't be used,
-    SpecError for templates that are missing, or that nothing needs.
+    SpecError for templates that are missing, or that nothing needs; what a glance tells before anything is hashed.
     """
+    _glance(spec, store)
     datums = resolve_sources(spec.datums, memo=store.memo, progress=progress)
     rows = ParquetRows.open(datums)
     check_datum_rows(rows)
@@ -155,6 +157,19 @@ def identify(spec: ChunkAdvantagesSpec, *, store: ArtifactStore, progress: Progr
         logprobs=logprobs,
         model_sha256=model_sha256,
     )
+
+
+def _glance(spec: ChunkAdvantagesSpec, store: ArtifactStore) -> None:
+    """Find what is wrong with the inputs that can be told without reading them whole."""
+    for tokenizer in (spec.student, spec.teacher):
+        identify_tokenizer(tokenizer, store)
+    rows = ParquetRows.peek(spec.datums)
+    check_datum_rows(rows)
+    _templates(spec, messages=reads_messages(rows))
+    if spec.score is None:
+        _check_logprobs(ParquetRows.peek([spec.teacher_logprobs]), rows)
+    elif not is_plugin(spec.score.model.path):
+        read_model_folder(spec.score.model.path)
 
 
 def _templates(spec: ChunkAdvantagesSpec, *, messages: bool) -> Templates | None:

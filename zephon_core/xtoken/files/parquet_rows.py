@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,8 +14,16 @@ import numpy.typing as npt
 from zephon_core.errors import BadRowError, InputError, SpecError
 from zephon_core.readers.arrow import arrow_errors
 from zephon_core.readers.parquet import iter_parquet
-from zephon_core.readers.sources import Source, open_source
-from zephon_core.xtoken.datums import DatumColumns, check_list_column, list_column, offsets_of, ragged_column, row_and_position
+from zephon_core.readers.sources import Source, detect_format, expand_source, open_source
+from zephon_core.xtoken.datums import (
+    DatumColumns,
+    check_list_column,
+    check_names,
+    list_column,
+    offsets_of,
+    ragged_column,
+    row_and_position,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -39,6 +46,7 @@ MOST_LOGPROB = 1e-3
 """Log-probabilities are at most 0, but for rounding."""
 
 _OF_DATA_SETS = b"huggingface"
+_HEAD_BYTES = 4096
 
 
 @dataclass(frozen=True)
@@ -111,7 +119,7 @@ class ParquetRows:
                 schemas.append(file.schema_arrow)
                 counts.append(file.metadata.num_rows)
         for source, schema in zip(sources, schemas, strict=True):
-            _check_names(source, schema)
+            check_names(source.url, schema.names)
             if not schema.equals(schemas[0]):
                 found, wanted = _difference(schema, schemas[0])
                 wanted = f"{wanted}, as {sources[0].url} has them"
@@ -119,6 +127,16 @@ class ParquetRows:
         if not sum(counts):
             raise InputError(urls_of(sources), f"hold{'s' if len(sources) == 1 else ''} no rows", wanted="at least one")
         return ParquetRows(tuple(sources), schemas[0], tuple(counts))
+
+    @staticmethod
+    def peek(sources: Sequence[str]) -> ParquetRows:
+        """Look at the footers of files that aren't hashed yet, which takes a while. Raises what `resolve_sources` and `open` do."""
+        found = []
+        for name, url in (each for text in sources for each in expand_source(text)):
+            with open_source(url) as handle:
+                head = bytes(handle.read(_HEAD_BYTES))
+            found.append(Source(name, url, *detect_format(url, head), 0, ""))
+        return ParquetRows.open(found)
 
     def check_free(self, name: str) -> None:
         """Raise InputError where the files have a column of a name that is to be written, unless nothing but nulls is in it."""
@@ -152,13 +170,6 @@ class ParquetRows:
 def urls_of(sources: Sequence[Source]) -> str:
     """Name files in messages."""
     return ", ".join(source.url for source in sources)
-
-
-def _check_names(source: Source, schema: pa.Schema) -> None:
-    twice = [name for name, count in Counter(schema.names).items() if count > 1]
-    if twice:
-        found = f"has {schema.names.count(twice[0])} columns named {twice[0]}"
-        raise InputError(source.url, found, wanted="one of each name", remedy="Rename them, or drop all but one.")
 
 
 def _difference(schema: pa.Schema, first: pa.Schema) -> tuple[str, str]:

@@ -70,7 +70,12 @@ def load_templates(student: str, student_template: str, teacher: str, teacher_te
 
 
 def late_template(tokenizer: str, given: str, setting: str) -> Render:
-    """Return a template that is read when the first conversation is rendered. Raises SpecError then, naming the setting."""
+    """Return a template that is read now if it is given, else when the first conversation is rendered.
+
+    Raises SpecError then, naming the setting.
+    """
+    if given and given != NO_TEMPLATE:
+        return _template(tokenizer, given, setting).render
 
     @cache
     def template() -> ChatTemplate:
