@@ -69,7 +69,7 @@ def given(folder: Path, pair: list[object]) -> list[object]:
 def test_attach_has_the_shape_that_scripts_rely_on(cli: Cli, given: list[object], tmp_path: Path) -> None:
     output = tmp_path / "out"
     code, result, _ = cli("attach", *given, "--clip", 0.5, "--center", "--output", output)
-    assert code == 0 and result.keys() == {"output", "fingerprint", "stats", "drops", "cached", "seconds"}
+    assert code == 0 and result.keys() == {"output", "fingerprint", "stats", "drops", "doubt", "cached", "seconds"}
     assert result["output"] == str(output) and re.fullmatch("[0-9a-f]{64}", result["fingerprint"])
     assert (
         result["cached"] == {"align": False, "attach": False, "report": False}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -310,10 +311,11 @@ def test_drops_are_logged_up_to_a_number(build: Build, pair: Path, tmp_path: Pat
         teacher_logprobs=str(write_rows(tmp_path / "given.parquet", given)),
     )
     words = [record.getMessage() for record in caplog.records if record.name.endswith("advantages")]
-    assert result.stats["datums"] == 0 and len(words) == 21
+    assert result.stats["datums"] == 0 and len(words) == 22
     count = len(rows[0]["teacher_tokens"])
     assert words[0] == rf"dropped: trial a\x1b[31m, fragment 0: the teacher's row has 1 logprobs, expected {count}, one a token"
     assert words[20] == f"dropped: {COUNT - 20} more, {COUNT} in all, which drops.parquet lists"
+    assert words[21].startswith(f"{COUNT} of {COUNT} rows of the teacher's logprobs are as long as another sequence")
 
 
 def test_a_model_of_another_vocabulary_is_refused_before_it_scores(build: Build, pair: Path, tmp_path: Path) -> None:
@@ -655,6 +657,23 @@ def test_columns_that_are_no_datums_are_named(
     with pytest.raises(InputError, match=message):
         build(datums=str(tmp_path / "bad.parquet"))
     assert not (tmp_path / "store" / "chunk_plan").exists()
+
+
+def test_a_wrong_tokenizer_is_suspected_by_name_and_figures(build: Build, pair: Path, tmp_path: Path) -> None:
+    student, _ = sides_of(pair)
+    assert build("tokens").doubt == ""
+    rows = rows_of(pair / "tokens.parquet")
+    wrong = [{**row, "teacher_tokens": [token % 300 for token in encoded(student, "Other words, at length. " * 9)]} for row in rows]
+    logprobs = [{"teacher_logprobs": each} for each in logprob_rows_of([len(row["teacher_tokens"]) for row in wrong])]
+    given = {"datums": write_rows(tmp_path / "a.parquet", wrong), "teacher_logprobs": write_rows(tmp_path / "b.parquet", logprobs)}
+    doubt = build("tokens", **{name: str(path) for name, path in given.items()}).doubt
+    assert re.match(r"No chunk covers any loss token of \d+ of \d+ datums, .*: one of the tokenizers is probably another", doubt)
+    assert re.search(
+        r"Of the ids, 100% of the student's and \d+\.\d+% of the teacher's come out again .*: the teacher's tokeni", doubt
+    )
+    short = [{"teacher_logprobs": [None, *each["teacher_logprobs"]]} for each in rows_of(pair / "tokens.logprobs.parquet")]
+    doubt = build("tokens", teacher_logprobs=str(write_rows(tmp_path / "c.parquet", short))).doubt
+    assert re.match(r"\d+ of 40 rows of the teacher's logprobs are as long as another sequence .* \([\d,]+ logprobs for", doubt)
 
 
 @pytest.mark.parametrize(

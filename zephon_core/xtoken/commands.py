@@ -217,6 +217,8 @@ def _show_attached(result: ChunkAdvantagesResult) -> None:
         typer.echo(f"{name:<13}{words}")
     if result.drops:
         typer.echo(f"{'dropped':<13}{', '.join(f'{count:,} {reason}' for reason, count in result.drops.items())}")
+    if result.doubt:
+        typer.echo(f"{'doubt':<13}{result.doubt}")
     _show_steps(result.cached, result.seconds)
     typer.echo(f"fingerprint  {result.fingerprint[:16]}")
     typer.echo(f"output       {result.output}")

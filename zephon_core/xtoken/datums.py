@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -278,6 +278,12 @@ def _floats(row: Sequence[float | None] | npt.NDArray[np.floating[Any]]) -> npt.
         except struct.error:  # another None
             pass
     return np.array(row, dtype=np.float64)
+
+
+def pieces(offsets: npt.NDArray[np.int64], values: npt.NDArray[Any]) -> Iterator[npt.NDArray[Any]]:
+    """Yield each row of a flat column."""
+    for start, end in zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True):
+        yield values[start:end]
 
 
 def list_column(

@@ -110,13 +110,15 @@ class ChunkAdvantagesResult:
     """What a run has come to.
 
     output: the folder that holds advantages.parquet, where it was published or else in the store. stats: `ChunkAdvantageStats` as
-    plain values. drops: how many datums were dropped, by reason. cached, seconds: by step.
+    plain values. drops: how many datums were dropped, by reason. doubt: what is probably wrong with the inputs where datums are
+    dropped as a rule, or hardly anything is covered; else empty. cached, seconds: by step.
     """
 
     output: str
     fingerprint: str
     stats: Mapping[str, Any]
     drops: Mapping[str, int]
+    doubt: str = ""
     cached: dict[str, bool] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
 
@@ -313,7 +315,9 @@ def attach(
         clear_partial(directory)
         statistics = write_advantages(inputs, clip=spec.clip, center=spec.center, directory=directory, progress=progress)
         check_all_unchanged((*identity.datums, *identity.logprobs), memo=store.memo)
-        return statistics
+        planned = store.record(store.needed(recipes.align)).statistics
+        doubts = [_sentence(each.get("doubt", "")) for each in (statistics, planned)]
+        return {**statistics, "doubt": " ".join(filter(None, doubts))}
 
     return store.build(recipes.attach, produce, force=force, progress=progress)
 
@@ -424,4 +428,16 @@ def result_of(
     """Put the result of a run together. folder: where the advantages were published, "" if they lie in the store alone."""
     attached = store.needed(advantages_recipes(spec, identity).attach)
     made = store.record(attached).statistics
-    return ChunkAdvantagesResult(folder or attached.url, attached.fingerprint, made["stats"], made["drops"], cached, seconds)
+    return ChunkAdvantagesResult(
+        output=folder or attached.url,
+        fingerprint=attached.fingerprint,
+        stats=made["stats"],
+        drops=made["drops"],
+        doubt=made.get("doubt", ""),
+        cached=cached,
+        seconds=seconds,
+    )
+
+
+def _sentence(words: str) -> str:
+    return f"{words[0].upper()}{words[1:].rstrip('.')}." if words else ""

@@ -211,7 +211,7 @@ def write_advantages(
             phase.advance(len(given.datums))
     stats = attaching.stats().model_dump()
     write_json(directory / STATS_NAME, stats)
-    return {"stats": stats, "drops": dict(sorted(drops.items()))}
+    return {"stats": stats, "drops": dict(sorted(drops.items())), "doubt": attaching.doubt}
 
 
 def _kept_rows(given: AttachPart, kept: npt.NDArray[np.bool_], advantages: npt.NDArray[np.float64], schema: pa.Schema) -> pa.Table:
