@@ -130,6 +130,18 @@ def test_equal_to_one_call_of_the_library_to_the_bit(build: Build, pair: Path, s
     assert (stats.clipped_chunks > 0) == ("clip" in settings)
 
 
+@pytest.mark.parametrize("side", ["tokens", "messages"])
+def test_row_groups_change_nothing_in_the_files(
+    build: Build, pair: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, side: str
+) -> None:
+    monkeypatch.setattr("zephon_core.xtoken.files.parquet_rows._PART_ROWS", 2048)
+    rows, made = rows_of(pair / f"{side}.parquet"), []
+    for row_group in (1, 6, 99):
+        file = write_rows(tmp_path / f"{row_group}.parquet", rows, row_group=row_group)
+        made.append(files_of(build(side, datums=str(file)).output))
+    assert made[0] == made[1] == made[2] and {"advantages.parquet", "drops.parquet"} <= made[0].keys()
+
+
 def test_scored_by_a_model_as_given_its_logprobs(build: Build, pair: Path) -> None:
     rows = rows_of(pair / "tokens.parquet")
     scores = score_sequences(pair / "teacher", [row["teacher_tokens"] for row in rows])

@@ -37,7 +37,7 @@ LOGPROBS_NAME = "logprobs.parquet"
 MANIFEST_NAME = "teacher_logprobs.json"
 
 TOKENS_VERSION = 1
-LOGPROBS_VERSION = 1
+LOGPROBS_VERSION = 2
 
 _COLUMNS = ("teacher_tokens", "tokens")
 _LOGPROBS = PublishedKind(MANIFEST_NAME, "logprobs")

@@ -72,8 +72,8 @@ __all__ = [
 
 MANIFEST_NAME = "chunk_advantages.json"
 
-ALIGN_VERSION = 1
-ATTACH_VERSION = 2
+ALIGN_VERSION = 2
+ATTACH_VERSION = 3
 
 _ADVANTAGES = PublishedKind(MANIFEST_NAME, "advantages")
 

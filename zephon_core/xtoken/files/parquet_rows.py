@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zephon_core.errors import BadRowError, InputError, SpecError
-from zephon_core.readers.arrow import arrow_errors
+from zephon_core.readers.arrow import RowBatch, arrow_errors
 from zephon_core.readers.parquet import iter_parquet
 from zephon_core.readers.sources import Source, detect_format, expand_source, open_source
 from zephon_core.xtoken.datums import (
@@ -47,6 +47,8 @@ MOST_LOGPROB = 1e-3
 
 _OF_DATA_SETS = b"huggingface"
 _HEAD_BYTES = 4096
+_PART_BYTES = 4 << 20
+_PART_ROWS = 2048
 
 
 @dataclass(frozen=True)
@@ -147,14 +149,19 @@ class ParquetRows:
             raise InputError(self.sources[0].url, found, remedy="Rename it or drop it.")
 
     def parts(self, columns: Sequence[str] | None = None) -> Iterator[Part]:
-        """Yield the rows, with some columns or all. Raises InputError, and SourceChangedError where a file is written to."""
+        """Yield the rows, with some columns or all; those of small row groups together, since each part costs some milliseconds.
+
+        Raises InputError, and SourceChangedError where a file is written to.
+        """
         import pyarrow as pa
 
         first = 0
         for source in self.sources:
-            for batch in iter_parquet(source, paths=columns):
-                table = pa.Table.from_batches([batch.batch])
-                yield Part(table, source, batch.first_row, first)
+            inside = 1
+            for batches in _gathered(iter_parquet(source, paths=columns)):
+                table = pa.Table.from_batches(batches)
+                yield Part(table if len(batches) == 1 else table.combine_chunks(), source, inside, first)
+                inside += table.num_rows
                 first += table.num_rows
 
     def schema_with(self, name: str, kind: pa.DataType) -> pa.Schema:
@@ -165,6 +172,21 @@ class ParquetRows:
         schema = self.schema.append(field) if place < 0 else self.schema.set(place, field)
         kept = {key: value for key, value in (schema.metadata or {}).items() if key != _OF_DATA_SETS}  # it lists all columns
         return schema.with_metadata(kept or None)
+
+
+def _gathered(batches: Iterator[RowBatch]) -> Iterator[list[pa.RecordBatch]]:
+    """Put neighbouring batches together until they are some megabytes or some thousand rows."""
+    held: list[pa.RecordBatch] = []
+    held_bytes = held_rows = 0
+    for each in batches:
+        held.append(each.batch)
+        held_bytes += each.batch.nbytes
+        held_rows += each.batch.num_rows
+        if held_bytes >= _PART_BYTES or held_rows >= _PART_ROWS:
+            yield held
+            held, held_bytes, held_rows = [], 0, 0
+    if held:
+        yield held
 
 
 def urls_of(sources: Sequence[Source]) -> str:
