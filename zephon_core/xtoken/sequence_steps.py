@@ -20,7 +20,6 @@ from zephon_core.blocks import TokenRowsWriter
 from zephon_core.errors import BadRowError, SourceChangedError, SpecError
 from zephon_core.models import model_content_sha256, read_model_folder
 from zephon_core.models.encoder import check_device
-from zephon_core.models.plugins import is_plugin
 from zephon_core.progress import NULL_PROGRESS, Progress
 from zephon_core.publish import PublishedKind
 from zephon_core.readers.sources import Source, check_all_unchanged, resolve_sources
@@ -92,8 +91,7 @@ def identify(spec: ScoreSequencesSpec, *, store: ArtifactStore, progress: Progre
     What a glance tells is told before anything is hashed.
     """
     _column(ParquetRows.peek(spec.sequences))
-    if not is_plugin(spec.score.model.path):
-        read_model_folder(spec.score.model.path)
+    read_model_folder(spec.score.model.path)
     sources = resolve_sources(spec.sequences, memo=store.memo, progress=progress)
     rows = ParquetRows.open(sources)
     column = _column(rows)

@@ -22,7 +22,6 @@ from zephon_core.blocks import TokenRows
 from zephon_core.errors import InputError, SourceChangedError, SpecError
 from zephon_core.models import model_content_sha256, read_model_folder
 from zephon_core.models.encoder import check_device
-from zephon_core.models.plugins import is_plugin
 from zephon_core.progress import NULL_PROGRESS, Progress
 from zephon_core.publish import PublishedKind
 from zephon_core.readers.sources import Source, check_all_unchanged, resolve_sources
@@ -170,7 +169,7 @@ def _glance(spec: ChunkAdvantagesSpec, store: ArtifactStore) -> None:
     _templates(spec, messages=reads_messages(rows))
     if spec.score is None:
         _check_logprobs(ParquetRows.peek([spec.teacher_logprobs]), rows)
-    elif not is_plugin(spec.score.model.path):
+    else:
         read_model_folder(spec.score.model.path)
 
 

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from zephon_core.errors import BadRowError, InputError, SpecError
+from zephon_core.errors import BadRowError, CorruptArtifactError, InputError, SpecError
 from zephon_core.readers.arrow import RowBatch, arrow_errors
 from zephon_core.readers.parquet import iter_parquet
 from zephon_core.readers.sources import Source, detect_format, expand_source, open_source
+from zephon_core.words import in_words
 from zephon_core.xtoken.datums import (
     DatumColumns,
     check_list_column,
@@ -41,6 +42,8 @@ __all__ = [
     "stored_tables",
     "urls_of",
 ]
+
+MAKE_ANEW = "Make it anew, with --refresh."
 
 MOST_LOGPROB = 1e-3
 """Log-probabilities are at most 0, but for rounding."""
@@ -268,12 +271,16 @@ class RowStream:
 
 
 def stored_tables(path: Path, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
-    """Yield the rows of a file of the store, a row group at a time, as it was written."""
+    """Yield the rows of a file of the store, a row group at a time, as it was written. Raises CorruptArtifactError."""
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
-    with pq.ParquetFile(path, page_checksum_verification=True) as file:
-        for group in range(file.num_row_groups):
-            yield file.read_row_group(group, columns=None if columns is None else list(columns), use_threads=False)
+    try:
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+            for group in range(file.num_row_groups):
+                yield file.read_row_group(group, columns=None if columns is None else list(columns), use_threads=False)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise CorruptArtifactError(str(path), f"can't be decoded ({in_words(error)})", remedy=MAKE_ANEW) from error
 
 
 @contextmanager
