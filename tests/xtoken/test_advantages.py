@@ -207,3 +207,15 @@ def test_where_most_datums_are_not_covered_the_tokenizers_are_doubted(caplog):
         said = [record.message for record in caplog.records if "tokenizers" in record.message]
         assert bool(said) == doubted
     assert said[0].startswith("no chunk covers any loss token of 3 of 4 datums, so hardly anything is spelled alike on both sides:")
+
+
+@pytest.mark.parametrize(
+    "wrong", [(1, 9, 1, 2), (1, 2, 1, 9), (1, 2, 1, 10**6), (1, 10**6, 1, 2), (9, 2, 1, 2), (1, 2, 9, 2), (-1, 2, 1, 2)]
+)
+def test_a_plan_that_was_never_checked_reads_nothing_beyond(wrong):
+    names = ("student_start", "student_end", "teacher_start", "teacher_end")
+    plan = make_plan([(1, 2, 1, 2)], 3).model_copy(
+        update={"chunks": (ChunkSpan.model_construct(**dict(zip(names, wrong, strict=True))),)}
+    )
+    attached, stats = attach_chunk_advantages([make_datum(4)], [plan], [[None, -1.0, -1.0]])
+    assert (attached, stats.mismatch_drops) == ([], 1)

@@ -103,3 +103,11 @@ def test_rows_of_numbers_are_what_numpy_makes_of_them(row):
 def test_rows_that_are_no_numbers_are_refused(row):
     with pytest.raises((ValueError, TypeError)):
         ragged_floats([[None, -1.0], row])
+
+
+def test_a_copy_with_other_fields_has_their_arrays():
+    datum = TrainDatum(**FIELDS)
+    assert datum.model_copy().arrays is datum.arrays
+    changed = datum.model_copy(update={"loss_mask": [0.0, 0.0, 1.0], "sampled_logprobs": [0.0, 0.0, -7.0]})
+    assert changed.loss_token_count == 1 and DatumColumns.of([changed]).logprobs.tolist() == [0.0, 0.0, -7.0]
+    assert changed.model_copy(deep=True).loss_token_count == 1 and datum.loss_token_count == 2

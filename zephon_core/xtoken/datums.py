@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -83,6 +83,10 @@ class TrainDatum(BaseModel):
         """The mask and the log-probabilities as arrays; made when the datum is checked."""
         return _Arrays(np.array(self.loss_mask) == 1.0, np.array(self.sampled_logprobs, dtype=np.float64))
 
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> TrainDatum:
+        """Copy as pydantic does; arrays of fields that are changed are made anew."""
+        return without_arrays(super().model_copy(update=update, deep=deep), update)
+
     @property
     def loss_token_count(self) -> int:
         """How many positions carry loss."""
@@ -103,6 +107,13 @@ def unchecked(model: type[_M], fields: dict[str, Any], names: set[str]) -> _M:
     object.__setattr__(made, "__pydantic_extra__", None)
     object.__setattr__(made, "__pydantic_private__", None)
     return made
+
+
+def without_arrays(copied: _M, update: Mapping[str, Any] | None) -> _M:
+    """Let a copy with other fields forget the arrays of those that it was copied from."""
+    if update:
+        copied.__dict__.pop("arrays", None)
+    return copied
 
 
 _DATUM_FIELDS = set(TrainDatum.model_fields)

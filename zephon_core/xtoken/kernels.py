@@ -186,15 +186,16 @@ def chunk_gaps(
     for datum in range(len(drops)):
         if drops[datum]:
             continue
-        begin, end = datums[datum], datums[datum + 1]
-        said, ours, theirs = loss[begin:end], logprobs[begin:end], row_values[rows[datum] : rows[datum + 1]]
+        tokens = slice(datums[datum], datums[datum + 1])
+        said, ours, theirs = loss[tokens], logprobs[tokens], row_values[rows[datum] : rows[datum + 1]]
         drop = 0
         for chunk in range(plans[datum], plans[datum + 1]):
-            if ranges[chunk, 1] > end - begin:
-                drop = 3
-                break
             # Unsigned, since places that may be negative are looked at twice; the first by itself, since most have but one.
             start, stop = np.uint64(ranges[chunk, 0]), np.uint64(ranges[chunk, 1])
+            other, end = np.uint64(ranges[chunk, 2]), np.uint64(ranges[chunk, 3])
+            if not (start < stop <= np.uint64(len(ours)) and other < end <= np.uint64(len(theirs))):
+                drop = 3
+                break
             student, on_loss = ours[start], said[start]
             for position in range(start + np.uint64(1), stop):
                 student += ours[position]
@@ -202,9 +203,8 @@ def chunk_gaps(
             if not on_loss:
                 drop = 4
                 break
-            start, stop = np.uint64(ranges[chunk, 2]), np.uint64(ranges[chunk, 3])
-            teacher = theirs[start]
-            for position in range(start + np.uint64(1), stop):
+            teacher = theirs[other]
+            for position in range(other + np.uint64(1), end):
                 teacher += theirs[position]
             gaps[chunk] = teacher - student
             if not abs(gaps[chunk]) <= MOST_GAP:  # NaN isn't, either

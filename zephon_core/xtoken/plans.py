@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -12,7 +12,7 @@ import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from zephon_core.errors import SpecError
-from zephon_core.xtoken.datums import TrainDatum, joined, offsets_of, unchecked
+from zephon_core.xtoken.datums import TrainDatum, joined, offsets_of, unchecked, without_arrays
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -100,6 +100,10 @@ class ChunkPlan(BaseModel):
         return _Arrays(
             np.array(ranges, dtype=np.int64).reshape(-1, 4), np.array([span.exact for span in self.chunks], dtype=np.bool_)
         )
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> ChunkPlan:
+        """Copy as pydantic does; arrays of chunks that are changed are made anew."""
+        return without_arrays(super().model_copy(update=update, deep=deep), update)
 
     @property
     def scored_student_tokens(self) -> int:
