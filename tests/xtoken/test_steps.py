@@ -671,7 +671,9 @@ def test_columns_that_are_no_datums_are_named(
     assert not (tmp_path / "store" / "chunk_plan").exists()
 
 
-def test_a_wrong_tokenizer_is_suspected_by_name_and_figures(build: Build, pair: Path, tmp_path: Path) -> None:
+def test_a_wrong_tokenizer_is_suspected_by_name_and_figures(
+    build: Build, pair: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     student, _ = sides_of(pair)
     assert build("tokens").doubt == ""
     rows = rows_of(pair / "tokens.parquet")
@@ -683,6 +685,8 @@ def test_a_wrong_tokenizer_is_suspected_by_name_and_figures(build: Build, pair: 
     assert re.search(
         r"Of the ids, 100% of the student's and \d+\.\d+% of the teacher's come out again .*: the teacher's tokeni", doubt
     )
+    (told,) = [record.getMessage() for record in caplog.records if record.name.endswith("plan_files")]
+    assert re.match(r"chunks cover \d\d?\.\d % of the loss tokens\. Of the ids, 100% of the student's and", told)
     short = [{"teacher_logprobs": [None, *each["teacher_logprobs"]]} for each in rows_of(pair / "tokens.logprobs.parquet")]
     doubt = build("tokens", teacher_logprobs=str(write_rows(tmp_path / "c.parquet", short))).doubt
     assert re.match(r"\d+ of 40 rows of the teacher's logprobs are as long as another sequence .* \([\d,]+ logprobs for", doubt)

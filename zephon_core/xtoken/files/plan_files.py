@@ -7,6 +7,7 @@ token_ids.npy, …       what the teacher reads, see `TokenRows`; a datum for wh
 from __future__ import annotations
 
 import hashlib
+import logging
 from contextlib import closing
 from dataclasses import dataclass
 from functools import cache
@@ -43,6 +44,8 @@ __all__ = [
     "teacher_side",
     "write_plans",
 ]
+
+_log = logging.getLogger(__name__)
 
 PLANS_NAME = "plans.parquet"
 
@@ -165,6 +168,9 @@ def write_plans(
             counts["student_tokens"] += len(datums.tokens)
             phase.advance(len(datums))
         doubt = whose_ids(sample) if counts["covered_tokens"] < DOUBTFUL_COVERAGE * counts["loss_tokens"] else ""
+        if doubt:  # before anything is scored in vain
+            share = counts["covered_tokens"] / counts["loss_tokens"]
+            _log.warning("chunks cover %.1f %% of the loss tokens. %s", share * 100, doubt)
         return {**counts, "teacher_tokens": tokens.tokens, "doubt": doubt}
 
 
