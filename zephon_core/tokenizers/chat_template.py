@@ -150,7 +150,7 @@ class ChatTemplate:
         try:
             texts[0].encode("utf-8")
         except UnicodeEncodeError as error:
-            found = f"holds half of a surrogate pair, at character {error.start + 1:,} of what {self.origin} makes of it"
+            found = f"holds a lone surrogate, at character {error.start + 1:,} of what {self.origin} makes of it"
             raise ChatTemplateError("row", found, wanted="text that UTF-8 can write", remedy="Fix or drop the row.") from error
         return texts[0], spans[0] if marks else []
 
