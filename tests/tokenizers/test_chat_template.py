@@ -115,9 +115,7 @@ def test_what_a_template_raises_names_it(text):
 
 def test_what_utf8_can_not_write_is_no_text():
     template = ChatTemplate({"default": CHATML}, {}, "the given one")
-    with pytest.raises(
-        ChatTemplateError, match="row: holds a lone surrogate, at character 20 of what the given one"
-    ):
+    with pytest.raises(ChatTemplateError, match="row: holds a lone surrogate, at character 20 of what the given one"):
         template.render([{"role": "user", "content": "ab\ud800"}], {})
 
 
