@@ -89,10 +89,34 @@ def test_templates_are_read_from_files(tmp_path):
         read_template(tmp_path / "nowhere.jinja", setting="teacher_template")
 
 
+BROKEN = {
+    "{% for %}": "line 1: TemplateSyntaxError: Expected an expression",
+    "{{ bos_token }}\n{{ messages": "line 2: TemplateSyntaxError: unexpected end of template",
+    "{{ messages | backwards }}": "line 1: TemplateAssertionError: No filter named 'backwards'",
+    "{% break %}": "SyntaxError: 'break' outside loop",
+}
+
+
+@pytest.mark.parametrize("text", BROKEN)
+def test_what_can_be_no_template_is_refused_before_any_row(folder, text):
+    with pytest.raises(SpecError, match=r"^teacher_template: is no Jinja template \(.*\)\. Mend it, or give another\.$") as refused:
+        load_chat_template(str(folder), text, setting="teacher_template")
+    assert BROKEN[text] in str(refused.value)
+    configure(folder, chat_template=[{"name": "default", "template": CHATML}, {"name": "tool_use", "template": text}])
+    with pytest.raises(SpecError, match=rf"^{folder}: has a chat template named tool_use that is no Jinja template \("):
+        load_chat_template(str(folder), None)
+
+
 @pytest.mark.parametrize("text", ["{{ 1 / 0 }}", "{% for %}", "{{ messages[7].content.strip() }}", "{{ raise_exception('no!') }}"])
 def test_what_a_template_raises_names_it(text):
     with pytest.raises(ChatTemplateError, match=r"is refused by the given one \(\w+: .*"):
         ChatTemplate({"default": text}, {}, "the given one").render(QUESTION, {})
+
+
+def test_what_utf8_can_not_write_is_no_text():
+    template = ChatTemplate({"default": CHATML}, {}, "the given one")
+    with pytest.raises(ChatTemplateError, match="row: holds a lone surrogate, at character 20 of what the given one"):
+        template.render([{"role": "user", "content": "ab\ud800"}], {})
 
 
 def test_spans(folder):

@@ -18,6 +18,12 @@ from real_tokenizers import tokenizer
 __all__ = ["tokenizer"]
 
 
+@pytest.fixture(autouse=True)
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let each row group be a part by itself: then files of a few rows come in several."""
+    monkeypatch.setattr("zephon_core.xtoken.files.parquet_rows._PART_ROWS", 1)
+
+
 @pytest.fixture
 def scores_here(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Score in this process, by one thread: starting others takes longer than the rest of a test, and others test that."""

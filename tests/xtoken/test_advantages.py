@@ -177,3 +177,45 @@ def test_the_datums_given_stay_as_they_are_and_rows_may_be_arrays():
     assert TrainDatum.model_validate(attached.model_dump()) == attached
     (again,), _ = attach_chunk_advantages([attached], [plan], [[None, -1.0, -1.0]])
     assert again.advantages == [0.0, 0.0, 0.0]
+
+
+def test_where_most_rows_are_too_long_the_teacher_is_doubted(caplog):
+    datums, plans = [make_datum(4)] * 5, [make_plan([(1, 4, 1, 3)], 3)] * 5
+    short, right = [None, -1.0], [None, -1.0, -1.0]
+    with caplog.at_level(logging.WARNING):
+        attach_chunk_advantages(datums, plans, [short, short, right, right, right])
+        assert not [record for record in caplog.records if "another tokenizer" in record.message]
+        attach_chunk_advantages(datums, plans, [short, short, short, right, right])
+    assert caplog.records[-1].message == (
+        "3 of 5 rows of the teacher's logprobs are as long as another sequence than it reads here (6 logprobs for 9 tokens): "
+        "they are probably of another tokenizer or chat template than the teacher's"
+    )
+
+
+def test_where_most_datums_are_not_covered_the_tokenizers_are_doubted(caplog):
+    silent = make_datum(4, first_loss=4)
+    fine, empty = (make_datum(4), make_plan([(1, 4, 1, 3)], 3)), (make_datum(4), make_plan([], 3))
+    for pairs, doubted in (
+        ([fine, fine, empty], False),
+        ([fine, *[(silent, empty[1])] * 5], False),
+        ([empty, empty], False),
+        ([fine, empty, empty, empty, (silent, empty[1])], True),
+    ):
+        caplog.clear()
+        with caplog.at_level(logging.WARNING):
+            attach_chunk_advantages(*zip(*pairs, strict=True), [[None, -1.0, -1.0]] * len(pairs))
+        said = [record.message for record in caplog.records if "tokenizers" in record.message]
+        assert bool(said) == doubted
+    assert said[0].startswith("no chunk covers any loss token of 3 of 4 datums, so hardly anything is spelled alike on both sides:")
+
+
+@pytest.mark.parametrize(
+    "wrong", [(1, 9, 1, 2), (1, 2, 1, 9), (1, 2, 1, 10**6), (1, 10**6, 1, 2), (9, 2, 1, 2), (1, 2, 9, 2), (-1, 2, 1, 2)]
+)
+def test_a_plan_that_was_never_checked_reads_nothing_beyond(wrong):
+    names = ("student_start", "student_end", "teacher_start", "teacher_end")
+    plan = make_plan([(1, 2, 1, 2)], 3).model_copy(
+        update={"chunks": (ChunkSpan.model_construct(**dict(zip(names, wrong, strict=True))),)}
+    )
+    attached, stats = attach_chunk_advantages([make_datum(4)], [plan], [[None, -1.0, -1.0]])
+    assert (attached, stats.mismatch_drops) == ([], 1)

@@ -69,7 +69,7 @@ def given(folder: Path, pair: list[object]) -> list[object]:
 def test_attach_has_the_shape_that_scripts_rely_on(cli: Cli, given: list[object], tmp_path: Path) -> None:
     output = tmp_path / "out"
     code, result, _ = cli("attach", *given, "--clip", 0.5, "--center", "--output", output)
-    assert code == 0 and result.keys() == {"output", "fingerprint", "stats", "drops", "cached", "seconds"}
+    assert code == 0 and result.keys() == {"output", "fingerprint", "stats", "drops", "doubt", "cached", "seconds"}
     assert result["output"] == str(output) and re.fullmatch("[0-9a-f]{64}", result["fingerprint"])
     assert (
         result["cached"] == {"align": False, "attach": False, "report": False}
@@ -189,7 +189,11 @@ def test_not_one_datum_with_advantages_is_found_wanting(cli: Cli, folder: Path, 
         (["attach"], 2, "--datums or spec.datums: is missing; --student or spec.student: is missing"),
         (["attach", "{datums}", "{pair}"], 2, "spec: names neither teacher_logprobs nor score; name one: a file of the teacher's"),
         (["attach", "{given}", "--model", "m"], 2, "spec: names both teacher_logprobs and score"),
-        (["attach", "{given}", "--clip", "-1"], 2, "--clip or spec.clip: input should be greater than 0"),
+        (
+            ["attach", "{given}", "--clip", "-1"],
+            2,
+            "--clip or spec.clip: is -1.0; write a positive number, or leave it out for no bound",
+        ),
         (["attach", "{given}", "--device", "tpu"], 2, "--device or run.device: is 'tpu', expected this: auto, cpu, cuda"),
         (["attach", "{given}", "--device", "cuda:99"], 2, "device: is cuda:99, expected a GPU of this machine"),
         (["attach", "{given}", "--output", "s3://b/o"], 2, "s3://b/o: is a URL, expected a folder"),
@@ -209,6 +213,11 @@ def test_not_one_datum_with_advantages_is_found_wanting(cli: Cli, folder: Path, 
         (["show", "{pair}", "--text", "a", "--html", "{folder}"], 2, "student: is a folder, expected a file, for --html"),
         (["show", "{given}", "--html", "{folder}"], 2, "student: is a folder, expected a file, for --html"),
         (["check", "{pair}", "--texts", "{texts}", "--html", "{folder}"], 2, "student: is a folder, expected a file, for --html"),
+        (["check", "{pair}", "--texts", "{texts}", "--html", "{texts}/a/b.html"], 2, "is a file, not a folder, expected a file in"),
+        (["check", "{pair}", "--texts", "{texts}", "--texts", "nowhere.jsonl"], 1, "nowhere.jsonl: does not exist"),
+        (["check", "{pair}", "--texts", "{texts}", "--student-template", "{% if %}"], 2, "student_template: is no Jinja template"),
+        (["attach", "{chats}", "--student-template", "{% if %}"], 2, "student_template: is no Jinja template (line 1: Temp"),
+        (["show", "{pair}", "--text", "a", "--teacher-template", "{{ a"], 2, "teacher_template: is no Jinja template (line 1: "),
         (["show", "{pair}", "--texts", "{texts}", "--row", "99"], 1, "has no row 99, expected a row that is there, counted from 0"),
     ],
 )
@@ -217,6 +226,8 @@ def test_what_is_wrong_is_one_line_and_an_exit_code(
 ) -> None:
     known = {"{pair}": pair, "{given}": given, "{datums}": given[:2], "{texts}": [folder / "texts.jsonl"]}
     known["{folder}"] = [folder / "student"]
+    known["{chats}"] = ["--datums", folder / "chats.parquet", *pair, "--model", folder / "teacher"]
+    arguments = [argument.replace("{texts}/", f"{folder / 'texts.jsonl'}/") for argument in arguments]
     found, shown, errors = cli(*(part for argument in arguments for part in known.get(argument, [argument])))
     assert (found, shown) == (code, "")
     assert errors.splitlines()[-1].startswith("error: ") and message in errors

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from zephon_core.errors import SpecError
 from zephon_core.xtoken import TrainDatum
-from zephon_core.xtoken.datums import DatumColumns
+from zephon_core.xtoken.datums import DatumColumns, ragged_floats
 
 FIELDS = {
     "trial_name": "t",
@@ -78,3 +78,36 @@ def test_tables_that_cannot_be(change, message):
     columns = {name: [value] for name, value in FIELDS.items()} | change
     with pytest.raises(SpecError, match=message):
         DatumColumns.from_arrow(pa.table({name: value for name, value in columns.items() if value is not None}))
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        [],
+        [None],
+        [-0.5],
+        (None, -1.0, -2),
+        [None, -1.0, None, -3.0],
+        [-1.0, True, np.float32(-0.1), -np.inf],
+        [None, 2**1000],
+        np.array([-1.0, -0.1], dtype=np.float32),
+    ],
+)
+def test_rows_of_numbers_are_what_numpy_makes_of_them(row):
+    offsets, values = ragged_floats([[None, -4.0], row, [], [-5.0]])
+    assert offsets.tolist() == [0, 2, 2 + len(row), 2 + len(row), 3 + len(row)]
+    np.testing.assert_array_equal(values, [np.nan, -4.0, *np.array(row, dtype=np.float64), -5.0])
+
+
+@pytest.mark.parametrize("row", [["x", -1.0], [None, "x"], [[-1.0], [-2.0]], [-1.0, [-2.0]]])
+def test_rows_that_are_no_numbers_are_refused(row):
+    with pytest.raises((ValueError, TypeError)):
+        ragged_floats([[None, -1.0], row])
+
+
+def test_a_copy_with_other_fields_has_their_arrays():
+    datum = TrainDatum(**FIELDS)
+    assert datum.model_copy().arrays is datum.arrays
+    changed = datum.model_copy(update={"loss_mask": [0.0, 0.0, 1.0], "sampled_logprobs": [0.0, 0.0, -7.0]})
+    assert changed.loss_token_count == 1 and DatumColumns.of([changed]).logprobs.tolist() == [0.0, 0.0, -7.0]
+    assert changed.model_copy(deep=True).loss_token_count == 1 and datum.loss_token_count == 2

@@ -124,3 +124,11 @@ def test_numbers_of_columns_are_whole():
     columns = PlanColumns.of([plan(span(1, 2, 1, 2))])
     assert columns.ranges.dtype == np.int64
     assert columns.to_arrow().column("chunks").type.value_type.field("student_start").type == pa.int32()
+
+
+def test_a_copy_with_other_chunks_has_their_arrays():
+    whole = plan(span(1, 2, 1, 2), span(2, 4, 2, 3, exact=False))
+    assert whole.model_copy().arrays is whole.arrays
+    fewer = whole.model_copy(update={"chunks": tuple(each for each in whole.chunks if each.exact)})
+    assert fewer.scored_student_tokens == 1 and PlanColumns.of([fewer]).ranges.tolist() == [[1, 2, 1, 2]]
+    assert whole.scored_student_tokens == 3

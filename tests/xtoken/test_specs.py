@@ -34,7 +34,7 @@ def test_no_template_is_the_tokenizers_own() -> None:
         ({"teacher_logprobs": "l", "score": {"model": "m"}}, "names both teacher_logprobs and score; name one"),
         ({"teacher_logprobs": "l", "datums": []}, "at least 1 item"),
         ({"teacher_logprobs": "l", "student": ""}, "at least 1 character"),
-        ({"teacher_logprobs": "l", "clip": 0}, "greater than 0"),
+        ({"teacher_logprobs": "l", "clip": 0}, "is 0; write a positive number, or leave it out"),
         ({"teacher_logprobs": "l", "clip": float("inf")}, "is inf; write a positive number"),
         ({"teacher_logprobs": "l", "clip": float("nan")}, "greater than 0|is nan"),
         ({"teacher_logprobs": "l", "name": "a/b"}, "should match pattern"),

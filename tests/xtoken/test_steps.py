@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +17,15 @@ import pytest
 from small_pair import BARE, CHATML, LINES, as_json, datum_rows, encoded, logprob_rows_of, write_model, write_rows, write_side
 
 from zephon_core.blocks import BlockState
-from zephon_core.errors import BadRowError, InputError, MissingArtifactError, SourceChangedError, SpecError, TokenizerError
+from zephon_core.errors import (
+    BadRowError,
+    InputError,
+    MissingArtifactError,
+    SourceChangedError,
+    SpecError,
+    TokenizerError,
+    ZephonError,
+)
 from zephon_core.store import ArtifactStore
 from zephon_core.tokenizers import Tokenizer, load_tokenizer
 from zephon_core.tokenizers.chat_template import load_chat_template
@@ -119,6 +128,18 @@ def test_equal_to_one_call_of_the_library_to_the_bit(build: Build, pair: Path, s
     assert [(row["trial_name"], row["fragment_index"]) for row in made] == [(d.trial_name, d.fragment_index) for d in datums]
     assert result.stats == stats.model_dump() == json.loads(Path(result.output, "stats.json").read_bytes())
     assert (stats.clipped_chunks > 0) == ("clip" in settings)
+
+
+@pytest.mark.parametrize("side", ["tokens", "messages"])
+def test_row_groups_change_nothing_in_the_files(
+    build: Build, pair: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, side: str
+) -> None:
+    monkeypatch.setattr("zephon_core.xtoken.files.parquet_rows._PART_ROWS", 2048)
+    rows, made = rows_of(pair / f"{side}.parquet"), []
+    for row_group in (1, 6, 99):
+        file = write_rows(tmp_path / f"{row_group}.parquet", rows, row_group=row_group)
+        made.append(files_of(build(side, datums=str(file)).output))
+    assert made[0] == made[1] == made[2] and {"advantages.parquet", "drops.parquet"} <= made[0].keys()
 
 
 def test_scored_by_a_model_as_given_its_logprobs(build: Build, pair: Path) -> None:
@@ -302,10 +323,11 @@ def test_drops_are_logged_up_to_a_number(build: Build, pair: Path, tmp_path: Pat
         teacher_logprobs=str(write_rows(tmp_path / "given.parquet", given)),
     )
     words = [record.getMessage() for record in caplog.records if record.name.endswith("advantages")]
-    assert result.stats["datums"] == 0 and len(words) == 21
+    assert result.stats["datums"] == 0 and len(words) == 22
     count = len(rows[0]["teacher_tokens"])
     assert words[0] == rf"dropped: trial a\x1b[31m, fragment 0: the teacher's row has 1 logprobs, expected {count}, one a token"
     assert words[20] == f"dropped: {COUNT - 20} more, {COUNT} in all, which drops.parquet lists"
+    assert words[21].startswith(f"{COUNT} of {COUNT} rows of the teacher's logprobs are as long as another sequence")
 
 
 def test_a_model_of_another_vocabulary_is_refused_before_it_scores(build: Build, pair: Path, tmp_path: Path) -> None:
@@ -592,7 +614,13 @@ def test_a_folder_of_something_else_is_not_touched(build: Build, tmp_path: Path)
         ("tokens", {"teacher_tokens": None}, BadRowError, r"bad\.parquet:4: has no teacher_tokens, expected a list of numbers"),
         ("json", {"messages": None}, BadRowError, r"bad\.parquet:4: 'messages' is null or not there, expected a list of messages"),
         ("json", {"messages": "{"}, BadRowError, r"bad\.parquet:4: 'messages' is a text that is no JSON"),
-        ("json", {"messages": '[{"content": "a"}]'}, BadRowError, r"bad\.parquet:4: message 0 of 'messages' has no role"),
+        (
+            "json",
+            {"messages": '[{"role": "user", "content": "a\\ud83d"}]'},
+            BadRowError,
+            r"bad\.parquet:4: 'messages' holds half of a surrogate pair \('\\ud83d' at character 2\)",
+        ),
+        ("json", {"messages": '[{"content": "a"}]'}, BadRowError, r"bad\.parquet:4: message 1 of 'messages' has no role"),
         (
             "json",
             {"messages": '[{"role": "clown", "content": "a"}]'},
@@ -641,6 +669,53 @@ def test_columns_that_are_no_datums_are_named(
     with pytest.raises(InputError, match=message):
         build(datums=str(tmp_path / "bad.parquet"))
     assert not (tmp_path / "store" / "chunk_plan").exists()
+
+
+def test_a_wrong_tokenizer_is_suspected_by_name_and_figures(
+    build: Build, pair: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    student, _ = sides_of(pair)
+    assert build("tokens").doubt == ""
+    rows = rows_of(pair / "tokens.parquet")
+    wrong = [{**row, "teacher_tokens": [token % 300 for token in encoded(student, "Other words, at length. " * 9)]} for row in rows]
+    logprobs = [{"teacher_logprobs": each} for each in logprob_rows_of([len(row["teacher_tokens"]) for row in wrong])]
+    given = {"datums": write_rows(tmp_path / "a.parquet", wrong), "teacher_logprobs": write_rows(tmp_path / "b.parquet", logprobs)}
+    doubt = build("tokens", **{name: str(path) for name, path in given.items()}).doubt
+    assert re.match(r"No chunk covers any loss token of \d+ of \d+ datums, .*: one of the tokenizers is probably another", doubt)
+    assert re.search(
+        r"Of the ids, 100% of the student's and \d+\.\d+% of the teacher's come out again .*: the teacher's tokeni", doubt
+    )
+    (told,) = [record.getMessage() for record in caplog.records if record.name.endswith("plan_files")]
+    assert re.match(r"chunks cover \d\d?\.\d % of the loss tokens\. Of the ids, 100% of the student's and", told)
+    short = [{"teacher_logprobs": [None, *each["teacher_logprobs"]]} for each in rows_of(pair / "tokens.logprobs.parquet")]
+    doubt = build("tokens", teacher_logprobs=str(write_rows(tmp_path / "c.parquet", short))).doubt
+    assert re.match(r"\d+ of 40 rows of the teacher's logprobs are as long as another sequence .* \([\d,]+ logprobs for", doubt)
+
+
+@pytest.mark.parametrize(
+    ("side", "change", "message"),
+    [
+        ("tokens", {"student": "nowhere"}, "nowhere"),
+        ("tokens", {"teacher": "nowhere"}, "nowhere"),
+        ("tokens", {"datums": "nowhere.parquet"}, r"nowhere\.parquet: does not exist"),
+        ("tokens", {"datums": "{pair}/tokens.logprobs.parquet"}, "datums have no column trial_name"),
+        ("tokens", {"teacher_logprobs": "nowhere.parquet"}, r"nowhere\.parquet: does not exist"),
+        ("tokens", {"teacher_logprobs": "{pair}/tokens.parquet"}, "has no column teacher_logprobs"),
+        ("tokens", {"score": {"model": {"path": "nowhere"}}}, "nowhere: does not exist"),
+        ("tokens", {"student_template": "{{ messages }}"}, "student_template: is given, and the datums carry teacher_tokens"),
+        ("messages", {"teacher_template": "{% for %}"}, "teacher_template: is no Jinja template"),
+    ],
+)
+def test_what_a_glance_tells_is_told_before_anything_is_hashed(
+    pair: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, side: str, change: dict[str, Any], message: str
+) -> None:
+    def hashing(*_: object, **__: object) -> None:
+        raise AssertionError("hashed")
+
+    monkeypatch.setattr("zephon_core.xtoken.steps.resolve_sources", hashing)
+    change = {name: value.replace("{pair}", str(pair)) if isinstance(value, str) else value for name, value in change.items()}
+    with pytest.raises(ZephonError, match=message):
+        identify(spec_of(pair, side, **change), store=ArtifactStore(str(tmp_path / "store")))
 
 
 def test_logprobs_that_do_not_fit_are_refused_before_any_work(build: Build, pair: Path, tmp_path: Path) -> None:

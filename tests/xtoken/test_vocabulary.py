@@ -198,3 +198,21 @@ def test_ids_that_others_publish_are_reproduced_and_are_the_texts_bytes(file, th
                 spans_in_text(tokenizer(name), ids, text)
         else:
             assert spans_in_text(tokenizer(name), ids, text).exact or name == "qwen_nfc"
+
+
+@pytest.mark.parametrize("first", [b"", b"abcdefgh"])
+def test_bytes_are_laid_out_whatever_their_lengths(first):
+    """Eight are copied at once: tokens shorter and longer than that, and the last of a table, must come out as they are."""
+    from zephon_core.xtoken.kernels import SLACK, lay_out, token_bytes_in_all
+
+    rng = np.random.default_rng(0)
+    table = [first, b"", *(bytes(rng.integers(33, 127, length).tolist()) for length in [*range(40), 1, 2, 7, 8, 9, 200, 3])]
+    offsets = np.cumsum([0, *map(len, table)]).astype(np.int64)
+    blob, kinds = np.frombuffer(b"".join(table), dtype=np.uint8), np.zeros(len(table), dtype=np.uint8)
+    for ids in (rng.integers(0, len(table), 500), np.arange(len(table)), np.full(3, len(table) - 1), np.empty(0, dtype=np.int64)):
+        wanted = b"".join(table[number] for number in ids)
+        assert token_bytes_in_all(ids, offsets) == len(wanted)
+        out, starts = np.full(len(wanted) + SLACK, 0xFF, dtype=np.uint8), np.empty(len(ids) + 1, dtype=np.int64)
+        lay_out(ids, np.array([0, len(ids)]), blob, offsets, kinds, 0, out, starts)
+        assert out[: starts[-1]].tobytes() == wanted
+        assert starts.tolist() == np.cumsum([0, *(len(table[number]) for number in ids)]).tolist()

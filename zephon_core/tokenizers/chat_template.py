@@ -147,7 +147,26 @@ class ChatTemplate:
         except Exception as error:  # a template is a program of somebody else's: whatever it raises, it raises in the training
             found = f"is refused by {self.origin} ({in_words(error)})"
             raise ChatTemplateError("row", found, remedy="Fix or drop the row, or give another chat template.") from error
+        try:
+            texts[0].encode("utf-8")
+        except UnicodeEncodeError as error:
+            found = f"holds a lone surrogate, at character {error.start + 1:,} of what {self.origin} makes of it"
+            raise ChatTemplateError("row", found, wanted="text that UTF-8 can write", remedy="Fix or drop the row.") from error
         return texts[0], spans[0] if marks else []
+
+
+def _check_syntax(text: str, where: str, found: str) -> None:
+    """Raise SpecError for what can't be a template, whatever it is given: that is no fault of any row."""
+    try:
+        from jinja2 import TemplateError, TemplateSyntaxError
+        from transformers.utils.chat_template_utils import _compile_jinja_template
+    except ImportError:  # rendering says what is missing
+        return
+    try:
+        _compile_jinja_template(text)
+    except (TemplateError, SyntaxError) as error:
+        line = f"line {error.lineno}: " if isinstance(error, TemplateSyntaxError) else ""
+        raise SpecError(where, f"{found} ({line}{in_words(error)})", remedy="Mend it, or give another.") from error
 
 
 def _renderer() -> Any:
@@ -177,17 +196,20 @@ def load_chat_template(tokenizer: str, given: str | None, *, setting: str = "cha
 
     given: the text of another template to use instead. setting: what gives one, in messages.
 
-    Raises SpecError where there is none, or where the folder's files can't be read.
+    Raises SpecError where there is none, where it is no template, or where the folder's files can't be read.
     """
     folder = _folder(tokenizer)
     config = _json_object(folder / _CONFIG)
     special = named_specials(tokenizer)
     if given is not None:
+        _check_syntax(given, setting, "is no Jinja template")
         return ChatTemplate({_DEFAULT: given}, special, f"the given {setting}")
     texts = _templates(folder, config)
     if _DEFAULT not in texts:
         found = f"has no chat template{' named default' if texts else ''}"
         raise SpecError(str(folder), found, wanted="chat_template.jinja, or one in tokenizer_config.json", remedy=f"Set {setting}.")
+    for name, text in texts.items():
+        _check_syntax(text, str(folder), f"has a chat template named {name} that is no Jinja template")
     return ChatTemplate(texts, special, f"the chat template of {folder}")
 
 

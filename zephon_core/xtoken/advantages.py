@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
@@ -19,7 +19,7 @@ import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, computed_field
 
 from zephon_core.errors import SpecError
-from zephon_core.xtoken.datums import DatumColumns, TrainDatum, pieces, ragged_floats, shown_name, with_advantages
+from zephon_core.xtoken.datums import DatumColumns, TrainDatum, ragged_floats, shown_name, with_advantages
 from zephon_core.xtoken.plans import ChunkPlan, PlanColumns
 
 __all__ = [
@@ -35,6 +35,9 @@ __all__ = [
 ]
 
 ENOUGH_COVERAGE = 0.95
+_DOUBTFUL_SHARE, _FEW = 0.5, 2
+"""Where more of the datums are dropped for the same reason, and more than these, it is no fault of single ones."""
+
 MOST_LOGGED_DROPS = 20
 
 _log = logging.getLogger(__name__)
@@ -132,12 +135,23 @@ def attach_chunk_advantages(
     for name, rows in (("plans", plans), ("teacher_logprobs", teacher_logprobs)):
         if len(rows) != len(datums):
             raise SpecError(name, f"are {len(rows):,} for {len(datums):,} datums", wanted="one a datum, in their order")
-    columns = DatumColumns.of(datums, with_tokens=False)
+    columns, planned = DatumColumns.of(datums, with_tokens=False), PlanColumns.of(plans, with_exact=False)
     row_offsets, rows_flat = ragged_floats(teacher_logprobs)
-    attached = attach_columns(columns, PlanColumns.of(plans), row_offsets, rows_flat, clip=clip, center=center)
-    values = pieces(columns.offsets, attached.advantages)
-    kept = zip(datums, values, attached.kept.tolist(), strict=True)
-    return [with_advantages(datum, row.tolist()) for datum, row, keep in kept if keep], attached.stats
+    attached = attach_columns(columns, planned, row_offsets, rows_flat, clip=clip, center=center)
+    kept = np.flatnonzero(attached.kept)
+    begins = planned.ranges[planned.offsets[kept], 0]
+    lists = _lists(attached.advantages, columns.offsets[kept], columns.offsets[kept + 1], begins)
+    return [with_advantages(datums[datum], row) for datum, row in zip(kept.tolist(), lists, strict=True)], attached.stats
+
+
+def _lists(
+    values: npt.NDArray[np.float64], starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64], begins: npt.NDArray[np.int64]
+) -> Iterator[list[float]]:
+    """Yield stretches of a flat column as lists. begins: how many zeros each starts with, a prompt's: one object serves for all."""
+    for start, end, begin in zip(starts.tolist(), ends.tolist(), begins.tolist(), strict=True):
+        row = [0.0] * begin
+        row += values[start + begin : end].tolist()
+        yield row
 
 
 def attach_columns(
@@ -186,6 +200,8 @@ class Attaching:
         self._drops: Counter[int] = Counter()
         self._drops_in = drops_in
         self._logged = 0
+        self._row_tokens = np.zeros(2, dtype=np.int64)
+        self._silent = 0
         self._counts = np.zeros(4, dtype=np.int64)
         self._sums = np.zeros(2)
         self._squares = np.zeros(1)
@@ -200,7 +216,7 @@ class Attaching:
             found = f"are {len(plans):,} and {len(row_offsets) - 1:,} for {len(datums):,} datums"
             raise SpecError("plans and teacher rows", found, wanted="one a datum")
         drops = _misfits(datums, plans, row_offsets)
-        gaps = np.zeros(len(plans.ranges))
+        gaps = np.empty(len(plans.ranges))
         chunk_gaps(plans.offsets, plans.ranges, datums.offsets, datums.loss, datums.logprobs, row_offsets, rows, drops, gaps)
         return Weighed(drops, gaps, np.diff(row_offsets))
 
@@ -209,6 +225,10 @@ class Attaching:
         from zephon_core.xtoken.kernels import tally
 
         self._log_drops(datums, plans, weighed)
+        wrong = weighed.drops == Drop.ROW_LENGTH
+        self._row_tokens += weighed.row_lengths[wrong].sum(), plans.teacher_token_count[wrong].sum()
+        for row in np.flatnonzero(weighed.drops == Drop.EMPTY_COVERAGE).tolist():
+            self._silent += not datums.loss[datums.offsets[row] : datums.offsets[row + 1]].any()
         self._drops.update(weighed.drops.tolist())
         tally(
             *(plans.offsets, plans.ranges, datums.offsets, datums.loss, weighed.drops, weighed.gaps),
@@ -255,6 +275,8 @@ class Attaching:
             advantage_mean=self._mean if scored else None,
             advantage_std=math.sqrt(float(self._squares[0]) / scored) if scored else None,
         )
+        if self.doubt:
+            _log.warning("%s", self.doubt)
         if stats.datums and stats.coverage_rate < ENOUGH_COVERAGE:
             _log.warning(
                 "chunks cover %.1f %% of the loss tokens (%d of %d), expected at least 95 %%: look at the pair with xtoken check",
@@ -263,6 +285,22 @@ class Attaching:
                 stats.scored_loss_tokens + stats.unscored_loss_tokens,
             )
         return stats
+
+    @property
+    def doubt(self) -> str:
+        """Say what is probably wrong with all that was given, where datums are dropped as a rule; "" where they aren't."""
+        total, wrong = self._drops.total(), self._drops[Drop.ROW_LENGTH]
+        if wrong > max(_FEW, _DOUBTFUL_SHARE * total):
+            found, wanted = self._row_tokens.tolist()
+            rows = f"{wrong:,} of {total:,} rows of the teacher's logprobs are as long as another sequence than it reads here"
+            probably = "they are probably of another tokenizer or chat template than the teacher's"
+            return f"{rows} ({found:,} logprobs for {wanted:,} tokens): {probably}"
+        empty, spoken = self._drops[Drop.EMPTY_COVERAGE] - self._silent, total - self._silent
+        if empty > max(_FEW, _DOUBTFUL_SHARE * spoken):
+            what = f"no chunk covers any loss token of {empty:,} of {spoken:,} datums"
+            probably = "one of the tokenizers is probably another than the one that gave the tokens"
+            return f"{what}, so hardly anything is spelled alike on both sides: {probably}"
+        return ""
 
     def _log_drops(self, datums: DatumColumns, plans: PlanColumns, weighed: Weighed) -> None:
         most = MOST_LOGGED_DROPS - self._logged if self._drops_in else len(datums)

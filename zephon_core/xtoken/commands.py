@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -99,13 +100,14 @@ def check(
     from zephon_core.xtoken.checking import check_pair, render_check, show_check
     from zephon_core.xtoken.files import late_template
 
+    progress = choose_progress(as_json=as_json, verbose=verbose)
     report = check_pair(
         load_tokenizer(pair.student),
         load_tokenizer(pair.teacher),
-        (sample for source in texts for sample in read_samples(source)),
         student_template=late_template(pair.student, pair.student_template, "student_template"),
         teacher_template=late_template(pair.teacher, pair.teacher_template, "teacher_template"),
-        progress=choose_progress(as_json=as_json, verbose=verbose),
+        samples=read_samples(*texts, progress=progress),
+        progress=progress,
     )
     if html is not None:
         _write_page(html, render_check(report))
@@ -190,8 +192,15 @@ def _pair(values: Mapping[str, Any]) -> PairSpec:
 
 
 def _check_page(path: Path | None) -> None:
-    if path is not None and path.is_dir():
+    """Raise SpecError for a page that couldn't be written once the work is done."""
+    if path is None:
+        return
+    if path.is_dir():
         raise SpecError(str(path), "is a folder", wanted="a file, for --html")
+    folder = next(parent for parent in path.absolute().parents if parent.exists())
+    if not (folder.is_dir() and os.access(folder, os.W_OK)):
+        found = "can't be written: " + ("permission is denied there" if folder.is_dir() else f"{folder} is a file, not a folder")
+        raise SpecError(str(path), found, wanted="a file in a folder that can be written to, for --html")
 
 
 def _write_page(path: Path, page: str) -> None:
@@ -208,6 +217,8 @@ def _show_attached(result: ChunkAdvantagesResult) -> None:
         typer.echo(f"{name:<13}{words}")
     if result.drops:
         typer.echo(f"{'dropped':<13}{', '.join(f'{count:,} {reason}' for reason, count in result.drops.items())}")
+    if result.doubt:
+        typer.echo(f"{'doubt':<13}{result.doubt}")
     _show_steps(result.cached, result.seconds)
     typer.echo(f"fingerprint  {result.fingerprint[:16]}")
     typer.echo(f"output       {result.output}")

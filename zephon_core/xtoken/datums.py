@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -12,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from zephon_core.errors import SpecError
+from zephon_core.errors import InputError, SpecError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -23,6 +24,7 @@ __all__ = [
     "TrainDatum",
     "check_datum_columns",
     "check_list_column",
+    "check_names",
     "check_naming_columns",
     "list_column",
     "ragged_column",
@@ -81,6 +83,10 @@ class TrainDatum(BaseModel):
         """The mask and the log-probabilities as arrays; made when the datum is checked."""
         return _Arrays(np.array(self.loss_mask) == 1.0, np.array(self.sampled_logprobs, dtype=np.float64))
 
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> TrainDatum:
+        """Copy as pydantic does; arrays of fields that are changed are made anew."""
+        return without_arrays(super().model_copy(update=update, deep=deep), update)
+
     @property
     def loss_token_count(self) -> int:
         """How many positions carry loss."""
@@ -101,6 +107,13 @@ def unchecked(model: type[_M], fields: dict[str, Any], names: set[str]) -> _M:
     object.__setattr__(made, "__pydantic_extra__", None)
     object.__setattr__(made, "__pydantic_private__", None)
     return made
+
+
+def without_arrays(copied: _M, update: Mapping[str, Any] | None) -> _M:
+    """Let a copy with other fields forget the arrays of those that it was copied from."""
+    if update:
+        copied.__dict__.pop("arrays", None)
+    return copied
 
 
 _DATUM_FIELDS = set(TrainDatum.model_fields)
@@ -132,13 +145,14 @@ class DatumColumns:
     def of(datums: Sequence[TrainDatum], *, with_tokens: bool = True) -> DatumColumns:
         """Lay datums out flat. Without tokens that column is empty, which is enough to attach advantages."""
         tokens = [np.array(datum.model_input_tokens, dtype=np.int64) for datum in datums] if with_tokens else []
+        arrays = [datum.arrays for datum in datums]
         return DatumColumns(
             trial_name=[datum.trial_name for datum in datums],
-            fragment_index=np.fromiter((datum.fragment_index for datum in datums), dtype=np.int64, count=len(datums)),
-            offsets=offsets_of(np.fromiter((len(datum.arrays.loss) for datum in datums), dtype=np.int64, count=len(datums))),
+            fragment_index=np.array([datum.fragment_index for datum in datums], dtype=np.int64),
+            offsets=offsets_of(np.array([len(each.loss) for each in arrays], dtype=np.int64)),
             tokens=joined(tokens, np.int64),
-            loss=joined([datum.arrays.loss for datum in datums], np.bool_),
-            logprobs=joined([datum.arrays.logprobs for datum in datums], np.float64),
+            loss=joined([each.loss for each in arrays], np.bool_),
+            logprobs=joined([each.logprobs for each in arrays], np.float64),
         )
 
     @staticmethod
@@ -227,6 +241,14 @@ def check_list_column(schema: pa.Schema, name: str, *, whole: bool = False) -> N
         raise SpecError(f"column {name}", f"is {kind}", wanted=f"lists of {'whole ' if whole else ''}numbers")
 
 
+def check_names(url: str, names: Sequence[str]) -> None:
+    """Raise InputError for a file that has several columns of the same name."""
+    twice = next((name for name, count in Counter(names).items() if count > 1), None)
+    if twice is not None:
+        found = f"has {names.count(twice)} columns named {twice}"
+        raise InputError(url, found, wanted="one of each name", remedy="Rename them, or drop all but one.")
+
+
 def shown_name(name: str) -> str:
     """Return a trial's name as it may stand in one line on a terminal: without controls, not too long."""
     written = name if name.isprintable() else repr(name)[1:-1]
@@ -250,14 +272,20 @@ def ragged_floats(
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
     """Lay rows of numbers out flat: offsets int64 [rows + 1], values float64. None becomes NaN."""
     arrays = [_floats(row) for row in rows]
-    return offsets_of(np.fromiter(map(len, arrays), dtype=np.int64, count=len(arrays))), joined(arrays, np.float64)
+    offsets, values = offsets_of(np.array([len(row) for row in arrays], dtype=np.int64)), joined(arrays, np.float64)
+    begun = [place for place, row in enumerate(rows) if isinstance(row, list | tuple) and row]
+    values[offsets[begun]] = np.array([rows[place][0] for place in begun], dtype=np.float64)
+    return offsets, values
 
 
 def _floats(row: Sequence[float | None] | npt.NDArray[np.floating[Any]]) -> npt.NDArray[np.float64]:
-    if isinstance(row, list) and len(row) > 1:
-        try:  # half the time of numpy's own way; only the first is None in a row that a model scored
-            first = np.nan if row[0] is None else row[0]
-            return np.frombuffer(struct.pack(f"{len(row)}d", first, *row[1:]), dtype=np.float64)
+    """Turn a row into an array. What comes first of a list is left to the caller: in a row that a model scored it is None.
+
+    A struct packs floats in less than half the time of numpy, and None only as a bool, for which it takes anything.
+    """
+    if isinstance(row, list | tuple) and row:
+        try:
+            return np.frombuffer(struct.Struct(f"?{len(row) - 1}d").pack(*row), dtype=np.float64)
         except struct.error:  # another None
             pass
     return np.array(row, dtype=np.float64)

@@ -8,10 +8,42 @@ import numpy as np
 
 from zephon_core.compiled import compiled
 
-__all__ = ["align", "align_same", "chunk_gaps", "give", "lay_out", "same_bytes", "same_ranges", "tally"]
+__all__ = [
+    "SLACK",
+    "align",
+    "align_same",
+    "chunk_gaps",
+    "give",
+    "lay_out",
+    "same_bytes",
+    "same_ranges",
+    "tally",
+    "token_bytes_in_all",
+]
 
+SLACK = 8
 MOST_GAP = 1e100
 """No sum of such gaps or of their squares is infinite."""
+
+
+@compiled
+def copy_eight(source: Any, begin: Any, out: Any, position: Any) -> None:
+    """Copy eight bytes: all are read before any is written, so that it is one load and one store."""
+    one = np.uint64(1)
+    b0, b1, b2, b3 = source[begin], source[begin + one], source[begin + 2 * one], source[begin + 3 * one]
+    b4, b5, b6, b7 = source[begin + 4 * one], source[begin + 5 * one], source[begin + 6 * one], source[begin + 7 * one]
+    out[position], out[position + one], out[position + 2 * one], out[position + 3 * one] = b0, b1, b2, b3
+    out[position + 4 * one], out[position + 5 * one], out[position + 6 * one], out[position + 7 * one] = b4, b5, b6, b7
+
+
+@compiled
+def token_bytes_in_all(ids: Any, offsets: Any) -> int:
+    """Add up how many bytes tokens have."""
+    total = 0
+    for token in range(len(ids)):
+        entry = np.uint64(ids[token])
+        total += offsets[entry + np.uint64(1)] - offsets[entry]
+    return total
 
 
 @compiled
@@ -19,24 +51,30 @@ def lay_out(ids: Any, sequences: Any, blob: Any, offsets: Any, kinds: Any, prefi
     """Write the bytes of each sequence's tokens end to end, and where each token's begin.
 
     prefix: 0, no blank is put before a text; 1, before one that begins a sequence; 2, before each that follows an added token
-    too. Such a blank is left out: it is the tokenizer's own. starts has one element more than there are tokens.
+    too. Such a blank is left out: it is the tokenizer's own. starts has one element more than there are tokens, and out SLACK
+    bytes more than the tokens: eight are copied at once, whatever a token has, and what is too much is written over.
     """
-    position = 0
+    position = np.uint64(0)
+    whole = len(blob) - SLACK
     for sequence in range(len(sequences) - 1):
         fresh = prefix > 0
         for token in range(sequences[sequence], sequences[sequence + 1]):
             starts[token] = position
-            entry = ids[token]
-            begin, end = offsets[entry], offsets[entry + 1]
+            entry = np.uint64(ids[token])
+            begin, end = offsets[entry], offsets[entry + np.uint64(1)]
             if kinds[entry] != 0:
                 fresh = prefix == 2 or (fresh and prefix > 0)
             elif fresh and begin < end:
                 if blob[begin] == 32:
                     begin += 1
                 fresh = False
-            for byte in range(begin, end):
-                out[position] = blob[byte]
-                position += 1
+            done = np.uint64(begin)
+            if begin <= whole:
+                copy_eight(blob, done, out, position)
+                done += np.uint64(8)
+            for byte in range(done, np.uint64(end)):
+                out[position + byte - np.uint64(begin)] = blob[byte]
+            position += np.uint64(end - begin)
     starts[len(starts) - 1] = position
 
 
@@ -186,25 +224,30 @@ def chunk_gaps(
     for datum in range(len(drops)):
         if drops[datum]:
             continue
-        first, length, row = datums[datum], datums[datum + 1] - datums[datum], rows[datum]
+        tokens = slice(datums[datum], datums[datum + 1])
+        said, ours, theirs = loss[tokens], logprobs[tokens], row_values[rows[datum] : rows[datum + 1]]
+        drop = 0
         for chunk in range(plans[datum], plans[datum + 1]):
-            if ranges[chunk, 1] > length:
-                drops[datum] = 3
+            # Unsigned, since places that may be negative are looked at twice; the first by itself, since most have but one.
+            start, stop = np.uint64(ranges[chunk, 0]), np.uint64(ranges[chunk, 1])
+            other, end = np.uint64(ranges[chunk, 2]), np.uint64(ranges[chunk, 3])
+            if not (start < stop <= np.uint64(len(ours)) and other < end <= np.uint64(len(theirs))):
+                drop = 3
                 break
-            student, teacher = 0.0, 0.0
-            for position in range(first + ranges[chunk, 0], first + ranges[chunk, 1]):
-                student += logprobs[position]
-                if not loss[position]:
-                    drops[datum] = 4
-            for position in range(row + ranges[chunk, 2], row + ranges[chunk, 3]):
-                teacher += row_values[position]
-            if drops[datum]:
+            student, on_loss = ours[start], said[start]
+            for position in range(start + np.uint64(1), stop):
+                student += ours[position]
+                on_loss &= said[position]
+            if not on_loss:
+                drop = 4
                 break
+            teacher = theirs[other]
+            for position in range(other + np.uint64(1), end):
+                teacher += theirs[position]
             gaps[chunk] = teacher - student
-        if not drops[datum]:
-            for chunk in range(plans[datum], plans[datum + 1]):
-                if not abs(gaps[chunk]) <= MOST_GAP:  # NaN isn't, either
-                    drops[datum] = 6
+            if not abs(gaps[chunk]) <= MOST_GAP:  # NaN isn't, either
+                drop = 6
+        drops[datum] = drop
 
 
 @compiled
@@ -214,20 +257,26 @@ def tally(plans: Any, ranges: Any, datums: Any, loss: Any, drops: Any, gaps: Any
     counts: int64, chunks, clipped chunks, scored tokens, loss tokens. sums: float64, of the totals bounded to ±clip a token, and of
     the gaps.
     """
+    clipped, scored, losses = 0, 0, 0
+    totals, all_gaps = sums[0], sums[1]
     for datum in range(len(drops)):
         if drops[datum]:
             continue
-        for position in range(datums[datum], datums[datum + 1]):
-            counts[3] += loss[position]
+        for said in loss[datums[datum] : datums[datum + 1]]:
+            losses += said
+        counts[0] += plans[datum + 1] - plans[datum]
         for chunk in range(plans[datum], plans[datum + 1]):
             length = ranges[chunk, 1] - ranges[chunk, 0]
             value = gaps[chunk] / length
             bounded = min(max(value, -clip), clip)
-            counts[0] += 1
-            counts[1] += bounded != value
-            counts[2] += length
-            sums[0] += bounded * length
-            sums[1] += gaps[chunk]
+            clipped += bounded != value
+            scored += length
+            totals += bounded * length
+            all_gaps += gaps[chunk]
+    counts[1] += clipped
+    counts[2] += scored
+    counts[3] += losses
+    sums[0], sums[1] = totals, all_gaps
 
 
 @compiled
@@ -250,18 +299,21 @@ def give(
     values: what each chunk's tokens got. out: the tokens, zeros before. squares: float64 [1], to which the squared deviations of
     tokens from `mean` are added, in order.
     """
+    squared = squares[0]
     for datum in range(len(drops)):
         if drops[datum]:
             continue
+        tokens = out[datums[datum] : datums[datum + 1]]
         for chunk in range(plans[datum], plans[datum + 1]):
             length = ranges[chunk, 1] - ranges[chunk, 0]
             value = min(max(gaps[chunk] / length, -clip), clip)
             if center:
                 value = (value * length - mean_total) / length
             values[chunk] = value
-            squares[0] += length * (value - mean) ** 2
-            for position in range(datums[datum] + ranges[chunk, 0], datums[datum] + ranges[chunk, 1]):
-                out[position] = value
+            squared += length * (value - mean) ** 2
+            for position in range(np.uint64(ranges[chunk, 0]), np.uint64(ranges[chunk, 1])):
+                tokens[position] = value
+    squares[0] = squared
 
 
 @compiled

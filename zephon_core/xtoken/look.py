@@ -28,25 +28,20 @@ def draw_samples(pair: PairSpec, texts: Sequence[str], source: str, rows: Sequen
     """
     for text in texts:
         _check_writable(text)
+    if not texts and not source:
+        raise SpecError("--text", "is missing, and so are --texts and --datums", remedy="Name what is to be drawn.")
+    student, teacher = load_tokenizer(pair.student), load_tokenizer(pair.teacher)
+    templates = {
+        "student_template": late_template(pair.student, pair.student_template, "student_template"),
+        "teacher_template": late_template(pair.teacher, pair.teacher_template, "teacher_template"),
+    }
     samples: list[SampleInput] = list(texts)
     if source:
         wanted = sorted(set(rows)) or list(FIRST_ROWS)
         found = {row: sample for row, sample in enumerate(islice(read_samples(source), wanted[-1] + 1)) if row in wanted}
         _check_there(source, rows, found)
         samples += found.values()
-    if not samples:
-        raise SpecError("--text", "is missing, and so are --texts and --datums", remedy="Name what is to be drawn.")
-    student, teacher = load_tokenizer(pair.student), load_tokenizer(pair.teacher)
-    viewed = [
-        view_sample(
-            sample,
-            student,
-            teacher,
-            student_template=late_template(pair.student, pair.student_template, "student_template"),
-            teacher_template=late_template(pair.teacher, pair.teacher_template, "teacher_template"),
-        )
-        for sample in named_samples(samples)
-    ]
+    viewed = [view_sample(sample, student, teacher, **templates) for sample in named_samples(samples)]
     return render_view(viewed, student=student, teacher=teacher), [datum.title for datum in viewed]
 
 

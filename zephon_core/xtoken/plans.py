@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -12,7 +12,7 @@ import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from zephon_core.errors import SpecError
-from zephon_core.xtoken.datums import TrainDatum, joined, offsets_of, unchecked
+from zephon_core.xtoken.datums import TrainDatum, joined, offsets_of, unchecked, without_arrays
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -101,6 +101,10 @@ class ChunkPlan(BaseModel):
             np.array(ranges, dtype=np.int64).reshape(-1, 4), np.array([span.exact for span in self.chunks], dtype=np.bool_)
         )
 
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> ChunkPlan:
+        """Copy as pydantic does; arrays of chunks that are changed are made anew."""
+        return without_arrays(super().model_copy(update=update, deep=deep), update)
+
     @property
     def scored_student_tokens(self) -> int:
         """How many of the student's tokens some chunk covers."""
@@ -149,16 +153,16 @@ class PlanColumns:
         return len(self.trial_name)
 
     @staticmethod
-    def of(plans: Sequence[ChunkPlan]) -> PlanColumns:
-        """Lay plans out flat."""
-        counts = np.fromiter((len(plan.arrays.exact) for plan in plans), dtype=np.int64, count=len(plans))
+    def of(plans: Sequence[ChunkPlan], *, with_exact: bool = True) -> PlanColumns:
+        """Lay plans out flat. Without `exact` that column is empty, which is enough to attach advantages."""
+        arrays = [plan.arrays for plan in plans]
         return PlanColumns(
             trial_name=[plan.trial_name for plan in plans],
-            fragment_index=np.fromiter((plan.fragment_index for plan in plans), dtype=np.int64, count=len(plans)),
-            teacher_token_count=np.fromiter((plan.teacher_token_count for plan in plans), dtype=np.int64, count=len(plans)),
-            offsets=offsets_of(counts),
-            ranges=joined([plan.arrays.ranges for plan in plans], np.int64).reshape(-1, 4),
-            exact=joined([plan.arrays.exact for plan in plans], np.bool_),
+            fragment_index=np.array([plan.fragment_index for plan in plans], dtype=np.int64),
+            teacher_token_count=np.array([plan.teacher_token_count for plan in plans], dtype=np.int64),
+            offsets=offsets_of(np.array([len(each.ranges) for each in arrays], dtype=np.int64)),
+            ranges=joined([each.ranges for each in arrays], np.int64).reshape(-1, 4),
+            exact=joined([each.exact for each in arrays] if with_exact else [], np.bool_),
         )
 
     def plans(self) -> Iterator[ChunkPlan]:

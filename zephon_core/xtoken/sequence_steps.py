@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict
 
 from zephon_core.blocks import TokenRowsWriter
 from zephon_core.errors import BadRowError, SourceChangedError, SpecError
-from zephon_core.models import model_content_sha256
+from zephon_core.models import model_content_sha256, read_model_folder
 from zephon_core.models.encoder import check_device
 from zephon_core.progress import NULL_PROGRESS, Progress
 from zephon_core.publish import PublishedKind
@@ -36,7 +36,7 @@ LOGPROBS_NAME = "logprobs.parquet"
 MANIFEST_NAME = "teacher_logprobs.json"
 
 TOKENS_VERSION = 1
-LOGPROBS_VERSION = 1
+LOGPROBS_VERSION = 2
 
 _COLUMNS = ("teacher_tokens", "tokens")
 _LOGPROBS = PublishedKind(MANIFEST_NAME, "logprobs")
@@ -86,18 +86,29 @@ class SequencesResult:
 
 
 def identify(spec: ScoreSequencesSpec, *, store: ArtifactStore, progress: Progress = NULL_PROGRESS) -> SequencesIdentity:
-    """Hash the content of sequences and model. Raises InputError for files without sequences, ModelError."""
+    """Hash the content of sequences and model. Raises InputError for files without sequences, ModelError.
+
+    What a glance tells is told before anything is hashed.
+    """
+    _column(ParquetRows.peek(spec.sequences))
+    read_model_folder(spec.score.model.path)
     sources = resolve_sources(spec.sequences, memo=store.memo, progress=progress)
     rows = ParquetRows.open(sources)
+    column = _column(rows)
+    rows.check_free(LOGPROBS_COLUMN)
+    model_sha256 = model_content_sha256(spec.score.model, hash_file=store.memo.sha256)
+    return SequencesIdentity(sources=sources, column=column, model_sha256=model_sha256)
+
+
+def _column(rows: ParquetRows) -> str:
+    """Name the column that holds the sequences."""
     with bad_columns(rows):
         columns = [name for name in _COLUMNS if name in rows.schema.names]
         if len(columns) != 1:
             found = f"have {'both columns' if columns else 'no column'} {_COLUMNS[0]} {'and' if columns else 'or'} {_COLUMNS[1]}"
             raise SpecError("sequences", found, wanted="one of them, with lists of the teacher's token ids")
         check_list_column(rows.schema, columns[0], whole=True)
-    rows.check_free(LOGPROBS_COLUMN)
-    model_sha256 = model_content_sha256(spec.score.model, hash_file=store.memo.sha256)
-    return SequencesIdentity(sources=sources, column=columns[0], model_sha256=model_sha256)
+    return columns[0]
 
 
 def sequences_recipes(spec: ScoreSequencesSpec, identity: SequencesIdentity) -> SequencesRecipes:

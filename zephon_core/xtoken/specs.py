@@ -102,10 +102,14 @@ class ChunkAdvantagesSpec(_Frozen):
 
     _several_datums = field_validator("datums", mode="before")(_one_or_several)
 
-    @field_validator("clip")
+    @field_validator("clip", mode="before")
     @classmethod
-    def _a_number_at_all(cls, clip: float | None) -> float | None:
-        if clip is not None and not math.isfinite(clip):
+    def _a_bound(cls, clip: Any) -> Any:
+        try:
+            number = float(clip)
+        except (TypeError, ValueError):  # None, or no number: pydantic says so
+            return clip
+        if not (math.isfinite(number) and number > 0):
             raise ValueError(f"is {clip}; write a positive number, or leave it out for no bound")
         return clip
 

@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict
 from zephon_core.atomic import write_bytes
 from zephon_core.blocks import TokenRows
 from zephon_core.errors import InputError, SourceChangedError, SpecError
-from zephon_core.models import model_content_sha256
+from zephon_core.models import model_content_sha256, read_model_folder
 from zephon_core.models.encoder import check_device
 from zephon_core.progress import NULL_PROGRESS, Progress
 from zephon_core.publish import PublishedKind
@@ -71,8 +71,8 @@ __all__ = [
 
 MANIFEST_NAME = "chunk_advantages.json"
 
-ALIGN_VERSION = 1
-ATTACH_VERSION = 2
+ALIGN_VERSION = 2
+ATTACH_VERSION = 3
 
 _ADVANTAGES = PublishedKind(MANIFEST_NAME, "advantages")
 
@@ -109,13 +109,15 @@ class ChunkAdvantagesResult:
     """What a run has come to.
 
     output: the folder that holds advantages.parquet, where it was published or else in the store. stats: `ChunkAdvantageStats` as
-    plain values. drops: how many datums were dropped, by reason. cached, seconds: by step.
+    plain values. drops: how many datums were dropped, by reason. doubt: what is probably wrong with the inputs where datums are
+    dropped as a rule, or hardly anything is covered; else empty. cached, seconds: by step.
     """
 
     output: str
     fingerprint: str
     stats: Mapping[str, Any]
     drops: Mapping[str, int]
+    doubt: str = ""
     cached: dict[str, bool] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
 
@@ -128,8 +130,9 @@ def identify(spec: ChunkAdvantagesSpec, *, store: ArtifactStore, progress: Progr
     """Hash the content of datums, tokenizers, templates, and logprobs or model; files known and unchanged are not read again.
 
     Looks at the files' columns and numbers of rows, too. Raises InputError, TokenizerError or ModelError for what can't be used,
-    SpecError for templates that are missing, or that nothing needs.
+    SpecError for templates that are missing, or that nothing needs; what a glance tells before anything is hashed.
     """
+    _glance(spec, store)
     datums = resolve_sources(spec.datums, memo=store.memo, progress=progress)
     rows = ParquetRows.open(datums)
     check_datum_rows(rows)
@@ -155,6 +158,19 @@ def identify(spec: ChunkAdvantagesSpec, *, store: ArtifactStore, progress: Progr
         logprobs=logprobs,
         model_sha256=model_sha256,
     )
+
+
+def _glance(spec: ChunkAdvantagesSpec, store: ArtifactStore) -> None:
+    """Find what is wrong with the inputs that can be told without reading them whole."""
+    for tokenizer in (spec.student, spec.teacher):
+        identify_tokenizer(tokenizer, store)
+    rows = ParquetRows.peek(spec.datums)
+    check_datum_rows(rows)
+    _templates(spec, messages=reads_messages(rows))
+    if spec.score is None:
+        _check_logprobs(ParquetRows.peek([spec.teacher_logprobs]), rows)
+    else:
+        read_model_folder(spec.score.model.path)
 
 
 def _templates(spec: ChunkAdvantagesSpec, *, messages: bool) -> Templates | None:
@@ -298,7 +314,9 @@ def attach(
         clear_partial(directory)
         statistics = write_advantages(inputs, clip=spec.clip, center=spec.center, directory=directory, progress=progress)
         check_all_unchanged((*identity.datums, *identity.logprobs), memo=store.memo)
-        return statistics
+        planned = store.record(store.needed(recipes.align)).statistics
+        doubts = [_sentence(each.get("doubt", "")) for each in (statistics, planned)]
+        return {**statistics, "doubt": " ".join(filter(None, doubts))}
 
     return store.build(recipes.attach, produce, force=force, progress=progress)
 
@@ -409,4 +427,16 @@ def result_of(
     """Put the result of a run together. folder: where the advantages were published, "" if they lie in the store alone."""
     attached = store.needed(advantages_recipes(spec, identity).attach)
     made = store.record(attached).statistics
-    return ChunkAdvantagesResult(folder or attached.url, attached.fingerprint, made["stats"], made["drops"], cached, seconds)
+    return ChunkAdvantagesResult(
+        output=folder or attached.url,
+        fingerprint=attached.fingerprint,
+        stats=made["stats"],
+        drops=made["drops"],
+        doubt=made.get("doubt", ""),
+        cached=cached,
+        seconds=seconds,
+    )
+
+
+def _sentence(words: str) -> str:
+    return f"{words[0].upper()}{words[1:].rstrip('.')}." if words else ""

@@ -79,12 +79,12 @@ class Vocabulary:
 
         Raises TokenizerError for an id that the vocabulary has not.
         """
-        from zephon_core.xtoken.kernels import lay_out
+        from zephon_core.xtoken.kernels import SLACK, lay_out, token_bytes_in_all
 
         ids = self.checked(ids)
         if sequences is None:
             sequences = np.array([0, len(ids)], dtype=np.int64)
-        content = np.empty(int((self.offsets[ids + 1] - self.offsets[ids]).sum()), dtype=np.uint8)
+        content = np.empty(token_bytes_in_all(ids, self.offsets) + SLACK, dtype=np.uint8)
         starts = np.zeros(len(ids) + 1, dtype=np.int64)
         lay_out(ids, sequences, self.blob, self.offsets, self.kinds, self.prefix, content, starts)
         return ByteSpans(content[: starts[-1]], starts, self.kinds[ids])

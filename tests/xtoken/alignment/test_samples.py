@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.feather as feather
 import pyarrow.parquet as pq
 import pytest
 
@@ -72,13 +73,22 @@ def test_a_text_a_line(tmp_path):
         ({"other": "x"}, r"has no 'messages', and 'text' is null or not there"),
         ({"text": 3}, r"'text' is a number"),
         ([1], r"'text' is a list"),
-        ({"text": "a\ud800b"}, r"'text' holds half of a surrogate pair \('\\ud800' at character 1\)"),
+        ({"text": "a\ud800b"}, r"'text' holds half of a surrogate pair \('\\ud800' at character 2\)"),
         ({"messages": [{"role": "user", "content": "\udc00"}]}, r"'messages' holds half of a surrogate pair"),
+        (
+            {"messages": '[{"role": "user", "content": "a\\ud800"}]'},
+            r"'messages' holds half .* \('\\ud800' at character 2\)",
+        ),
+        (
+            {"messages": '[{"role": "user", "content": "a\udc00"}]'},
+            r"'messages' holds half .* \('\\udc00' at",
+        ),
+        ({"messages": [], "tools": '[{"name": "\\udc00"}]'}, r"'tools' holds half of a surrogate pair"),
         ({"messages": {"role": "user"}}, r"'messages' is an object, expected a list of messages"),
         ({"messages": "[1"}, r"'messages' is a text that is no JSON"),
         ({"messages": '"x"'}, r"'messages' is a text, expected a list of messages"),
-        ({"messages": [1]}, r"message 0 of 'messages' is a number, expected an object with role and content"),
-        ({"messages": [{"role": "user"}, {"content": "x"}]}, r"message 1 of 'messages' has no role"),
+        ({"messages": [1]}, r"message 1 of 'messages' is a number, expected an object with role and content"),
+        ({"messages": [{"role": "user"}, {"content": "x"}]}, r"message 2 of 'messages' has no role"),
         ({"messages": [], "tools": 3}, r"'tools' is a number, expected a list of tools"),
     ],
 )
@@ -121,3 +131,19 @@ def test_names_for_what_has_none():
         Sample("conversation 3", conversation),
         Sample("here", "two"),
     ]
+
+
+@pytest.mark.parametrize("kind", ["parquet", "arrow"])
+def test_a_column_that_is_there_twice_and_a_source_that_is_not_there_are_told_before_any_row(tmp_path, kind):
+    fine, twice = lines(tmp_path / "a.jsonl", {"text": "one"}), tmp_path / f"b.{kind}"
+    column = pa.array(["two", "three"])
+    for names, wrong in ((["text", "text"], True), (["text", "other"], False)):
+        table = pa.Table.from_arrays([column, column], names=names)
+        (pq.write_table if kind == "parquet" else feather.write_feather)(table, str(twice))
+        if wrong:
+            with pytest.raises(InputError, match=rf"b\.{kind}: has 2 columns named text, expected one of each name\. Rename them"):
+                read_samples(fine, str(twice))
+        else:
+            assert [sample.content for sample in read_samples(fine, str(twice))] == ["one", "two", "three"]
+    with pytest.raises(InputError, match=r"nowhere\.jsonl: does not exist"):
+        read_samples(fine, str(tmp_path / "nowhere.jsonl"))

@@ -29,10 +29,11 @@ def report(tokenizer, samples, student="qwen", teacher="minilm", **options) -> P
 
 def test_the_figures_are_those_of_the_chunks(tokenizer):
     found = report(tokenizer, SAMPLES)
-    pairs = tokenize_samples(list(named_samples(SAMPLES)), tokenizer("qwen"), tokenizer("minilm"), chatml, gemma)
+    full = [sample for sample in named_samples(SAMPLES) if sample.content]
+    pairs = tokenize_samples(full, tokenizer("qwen"), tokenizer("minilm"), chatml, gemma)
     ranges = pairs.chunks.ranges
     lengths, teacher_lengths = ranges[:, 1] - ranges[:, 0], ranges[:, 3] - ranges[:, 2]
-    assert (found.texts, found.conversations, found.refused) == (5, 3, 0)
+    assert (found.texts, found.conversations, found.empty, found.refused) == (4, 3, 1, 0)
     assert (found.student.tokens, found.teacher.tokens) == (len(pairs.student.ids), len(pairs.teacher.ids))
     assert (found.student.bytes, found.teacher.bytes) == (sum(map(len, pairs.student.texts)), sum(map(len, pairs.teacher.texts)))
     assert (found.loss_tokens, found.covered_tokens, found.chunks) == (int(pairs.loss.sum()), int(lengths.sum()), len(ranges))
@@ -142,3 +143,23 @@ def test_real_conversations(tokenizer, shared_data, file, teacher, template, lea
     assert found.ok
     assert found.coverage_rate >= least
     assert found.inexact_chunks == 0
+
+
+def test_what_holds_nothing_is_counted_as_that_and_as_nothing_else(tokenizer):
+    hollow = [[], "", [{"role": "user", "content": ""}, {"role": "assistant", "content": None, "tool_calls": []}]]
+    call = [{"role": "user", "content": ""}, {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": {}}}]}]
+    some, none = report(tokenizer, [*hollow, CHAT, " ", call]), report(tokenizer, [CHAT, " ", call])
+    assert (some.empty, none.empty, some.texts, some.conversations) == (3, 0, 1, 2)
+    assert some.verdicts[0].topic == "samples" and some.verdicts[0].level is Level.NOTE
+    assert some.verdicts[0].found == "3 of 6 samples hold nothing, an empty text or no content, and are left out."
+    assert some.verdicts[1:] == none.verdicts and some.ok == none.ok
+    but = {"empty", "verdicts", "worst"}
+    assert some.model_dump(exclude=but) == none.model_dump(exclude=but)
+
+
+@pytest.mark.parametrize(("count", "words"), [(1, "The only sample holds"), (3, "All 3 samples hold")])
+def test_where_all_hold_nothing_the_pair_is_not_fine(tokenizer, count, words):
+    found = report(tokenizer, [[]] * count)
+    assert not found.ok and found.verdicts[0].level is Level.BAD
+    assert found.verdicts[0].found == f"{words} nothing: there is nothing to judge by."
+    assert (found.texts, found.conversations, found.empty, found.student.tokens) == (0, 0, count, 0)

@@ -57,7 +57,14 @@ def test_nothing_to_complain_of(verdicts):
 )
 def test_coverage(tokenizer, covered, level):
     facts = check_pair(tokenizer("qwen"), tokenizer("deepseek"), []).student
-    rest = {"texts": 1, "conversations": 0, "inexact_chunks": 0, "lookalike_chunks": 0, "uncovered": {Cause.OTHER: 1000 - covered}}
+    rest = {
+        "texts": 1,
+        "conversations": 0,
+        "empty": 0,
+        "inexact_chunks": 0,
+        "lookalike_chunks": 0,
+        "uncovered": {Cause.OTHER: 1000 - covered},
+    }
     verdict = judge(facts, facts, loss_tokens=1000, covered_tokens=covered, **rest)[0]
     assert (verdict.topic, verdict.level) == ("coverage", level)
     assert bool(verdict.remedy) == (level is not Level.GOOD)

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from zephon_core.errors import BadRowError, InputError, SourceChangedError
 from zephon_core.readers.sources import resolve_sources
+from zephon_core.xtoken.files import parquet_rows
 from zephon_core.xtoken.files.parquet_rows import ParquetRows, RowStream, logprob_rows, parquet_writer, stored_tables
 
 
@@ -40,6 +41,23 @@ def test_files_come_one_after_the_other_and_each_row_has_its_place(write: Callab
     assert [value for part in parts for value in part.table.column("n").to_pylist()] == list(range(10))
     places = [(part.place(row), part.first + row) for part in parts for row in range(part.table.num_rows)]
     assert places == [(f"{first}:{row + 1}", row) for row in range(8)] + [(f"{second}:1", 8), (f"{second}:2", 9)]
+
+
+@pytest.mark.parametrize(
+    ("most_rows", "most_bytes", "wanted"),
+    [(1, 1 << 20, [2] * 5 + [3]), (3, 1 << 20, [4, 4, 2, 3]), (9, 33, [4, 4, 2, 3]), (99, 99, [10, 3])],
+)
+def test_small_row_groups_of_a_file_come_together(
+    write: Callable[..., str], monkeypatch: pytest.MonkeyPatch, most_rows: int, most_bytes: int, wanted: list[int]
+) -> None:
+    monkeypatch.setattr(parquet_rows, "_PART_ROWS", most_rows)
+    monkeypatch.setattr(parquet_rows, "_PART_BYTES", most_bytes)
+    files = [write("a.parquet", row_group=2, n=list(range(10))), write("b.parquet", row_group=99, n=[10, 11, 12])]
+    parts = list(opened(*files).parts())
+    assert [part.table.num_rows for part in parts] == wanted
+    assert all(part.table.column("n").num_chunks == 1 for part in parts)
+    places = [(part.place(row), part.first + row, value) for part in parts for row, value in enumerate(part.table["n"].to_pylist())]
+    assert places == [(f"{files[value >= 10]}:{value % 10 + 1}", value, value) for value in range(13)]
 
 
 def test_files_must_be_parquet_alike_and_hold_something(write: Callable[..., str], tmp_path: Path) -> None:

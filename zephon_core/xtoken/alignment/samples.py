@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import orjson
 
 from zephon_core.progress import NULL_PROGRESS, Progress
 from zephon_core.readers import Origin, Source, iter_rows, resolve_sources
+from zephon_core.readers.arrow import iter_arrow
 from zephon_core.readers.jsonl import DEFAULT_MAX_ROW_BYTES, LongLine, iter_lines
+from zephon_core.readers.parquet import iter_parquet
 from zephon_core.readers.rows import RowProblem, is_blank, row_error, too_long
 from zephon_core.xtoken.alignment.islands import Conversation, Message
+from zephon_core.xtoken.datums import check_names
 
 __all__ = ["Sample", "SampleInput", "conversation_of", "named_samples", "read_samples"]
 
@@ -41,23 +46,44 @@ def named_samples(given: Iterable[SampleInput]) -> Iterator[Sample]:
 
 
 def read_samples(
-    source: str, *, text_field: str = "text", messages_field: str = "messages", progress: Progress = NULL_PROGRESS
+    *sources: str, text_field: str = "text", messages_field: str = "messages", progress: Progress = NULL_PROGRESS
 ) -> Iterator[Sample]:
-    """Yield the rows of a source (path, glob or fsspec URL) that have messages as conversations, the others as texts.
+    """Return the rows of sources (paths, globs or fsspec URLs) that have messages as conversations, the others as texts.
 
     JSONL, Parquet and Arrow, or, where a name ends in .txt, one text a line. A row's `tools` are the conversation's.
-    Raises InputError for a source that can't be read, BadRowError for a row that has neither, or holds what is no text.
+    Raises InputError for a source that can't be read, at once where it isn't there or a column is there twice; the iterator raises
+    BadRowError for a row that has neither, or holds what is no text.
     """
-    for found in resolve_sources([source], progress=progress):
-        if found.url.lower().endswith(_PLAIN):
-            yield from _lines(found)
-            continue
-        for row in iter_rows(found, paths=(messages_field, "tools", text_field)):
-            try:
-                content = _content(row.payload, text_field, messages_field, filled=found.format != "jsonl")
-            except RowProblem as problem:
-                raise row_error(row.origin, problem, _REMEDY) from None
-            yield Sample(_place(row.origin), content)
+    found = resolve_sources(sources, progress=progress)
+    paths = (messages_field, "tools", text_field)
+    for source in found:
+        if not _is_plain(source):
+            _check_columns(source, paths)
+    return (sample for source in found for sample in _samples(source, paths))
+
+
+def _is_plain(source: Source) -> bool:
+    return source.url.lower().endswith(_PLAIN)
+
+
+def _check_columns(source: Source, paths: tuple[str, str, str]) -> None:
+    read = iter_parquet if source.format == "parquet" else iter_arrow if source.format == "arrow" else None
+    first = None if read is None else next(read(source, paths=paths), None)
+    if first is not None:
+        check_names(source.url, first.batch.schema.names)
+
+
+def _samples(source: Source, paths: tuple[str, str, str]) -> Iterator[Sample]:
+    if _is_plain(source):
+        yield from _lines(source)
+        return
+    messages_field, _, text_field = paths
+    for row in iter_rows(source, paths=paths):
+        try:
+            content = _content(row.payload, text_field, messages_field, filled=source.format != "jsonl")
+        except RowProblem as problem:
+            raise row_error(row.origin, problem, _REMEDY) from None
+        yield Sample(_place(row.origin), content)
 
 
 def conversation_of(
@@ -72,7 +98,7 @@ def conversation_of(
     wanted = "an object with role and content"
     if not _is_list(messages):
         raise RowProblem("no messages", f"{messages_field!r} is {_kind(messages)}", "a list of messages")
-    for number, message in enumerate(messages):
+    for number, message in enumerate(messages, start=1):
         if not isinstance(message, Mapping):
             raise RowProblem("no messages", f"message {number} of {messages_field!r} is {_kind(message)}", wanted)
         if not isinstance(message.get("role"), str):
@@ -121,6 +147,9 @@ def _value(payload: Mapping[str, Any], field: str, *, filled: bool) -> Any:
         try:
             return orjson.loads(value)
         except orjson.JSONDecodeError as error:
+            _refuse_surrogates(value, field)
+            with suppress(ValueError, RecursionError):  # what orjson refuses for a lone surrogate only
+                _refuse_surrogates(json.loads(value), field)
             raise RowProblem("broken JSON", f"{field!r} is a text that is no JSON ({error})", "a list, or one as JSON") from None
     _refuse_surrogates(value, field)
     return _without_nulls(value) if filled else value
@@ -152,7 +181,7 @@ def _refuse_surrogates(value: Any, field: str) -> None:
             try:
                 part.encode("utf-8")
             except UnicodeEncodeError as error:
-                found = f"{field!r} holds half of a surrogate pair ({part[error.start]!a} at character {error.start})"
+                found = f"{field!r} holds half of a surrogate pair ({part[error.start]!a} at character {error.start + 1})"
                 raise RowProblem("lone surrogate", found, "text that UTF-8 can write") from None
         elif isinstance(part, Mapping):
             inside += [*part.keys(), *part.values()]

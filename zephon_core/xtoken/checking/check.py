@@ -82,6 +82,9 @@ class PairReport(_Frozen):
     teacher: SideFacts
     texts: int
     conversations: int
+    empty: int = Field(
+        description="Samples that hold nothing: empty texts, and conversations without content. Nothing else counts them."
+    )
     refused: int = Field(description="Conversations that a chat template refuses; nothing else counts them.")
     loss_tokens: int
     covered_tokens: int = Field(description="Loss tokens in a chunk.")
@@ -132,7 +135,9 @@ def check_pair(
     gathered = _Gathered(SideTally(student), SideTally(teacher), worst)
     with progress.phase("check", total=None, unit="texts") as phase:
         for batch in _batches(named_samples(samples)):
-            gathered.add(tokenize_samples(batch, student, teacher, student_template, teacher_template))
+            full = [sample for sample in batch if not _holds_nothing(sample)]
+            gathered.empty += len(batch) - len(full)
+            gathered.add(tokenize_samples(full, student, teacher, student_template, teacher_template))
             phase.advance(len(batch))
     return gathered.report()
 
@@ -148,6 +153,12 @@ def _batches(samples: Iterable[Sample]) -> Iterator[list[Sample]]:
             batch, characters = [], 0
     if batch:
         yield batch
+
+
+def _holds_nothing(sample: Sample) -> bool:
+    if isinstance(sample.content, str):
+        return not sample.content
+    return not any(value for message in sample.content.messages for field, value in message.items() if field != "role")
 
 
 def _characters(sample: Sample) -> int:
@@ -176,6 +187,7 @@ class _Gathered:
     teacher_lengths: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(LONGEST_LISTED, dtype=np.int64))
     uncovered: Counter[Cause] = field(default_factory=Counter)
     worst: list[tuple[float, int, PoorSample]] = field(default_factory=list)
+    empty: int = 0
     seen: int = 0
 
     def add(self, pairs: SamplePairs) -> None:
@@ -243,6 +255,7 @@ class _Gathered:
             teacher=teacher,
             texts=self.texts,
             conversations=self.conversations,
+            empty=self.empty,
             refused=student.refused + teacher.refused,
             loss_tokens=self.loss_tokens,
             covered_tokens=self.covered_tokens,
@@ -258,6 +271,7 @@ class _Gathered:
                 *(student, teacher),
                 texts=self.texts,
                 conversations=self.conversations,
+                empty=self.empty,
                 loss_tokens=self.loss_tokens,
                 covered_tokens=self.covered_tokens,
                 inexact_chunks=self.inexact_chunks,

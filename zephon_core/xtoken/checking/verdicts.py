@@ -237,6 +237,7 @@ def judge(
     *,
     texts: int,
     conversations: int,
+    empty: int,
     loss_tokens: int,
     covered_tokens: int,
     inexact_chunks: int,
@@ -255,7 +256,19 @@ def judge(
     if conversations + student.refused + teacher.refused:
         verdicts.append(_templates(sides, conversations, costs))
     verdicts.append(_special_tokens(sides, lookalike_chunks))
+    if empty:
+        verdicts.insert(0, _empty(empty, texts + conversations + student.refused + teacher.refused))
     return tuple(verdicts)
+
+
+def _empty(empty: int, others: int) -> Verdict:
+    hold = "holds" if empty == 1 else "hold"
+    if not others:
+        found = f"{'The only sample' if empty == 1 else f'All {empty:,} samples'} {hold} nothing: there is nothing to judge by."
+        return Verdict(topic="samples", level=Level.BAD, found=found, remedy="Look at the fields messages and text of the rows.")
+    are = "is" if empty == 1 else "are"
+    found = f"{empty:,} of {many(empty + others, 'sample')} {hold} nothing, an empty text or no content, and {are} left out."
+    return Verdict(topic="samples", level=Level.NOTE, found=found)
 
 
 def _unwritten(facts: SideFacts) -> float:

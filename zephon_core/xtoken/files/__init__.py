@@ -1,6 +1,7 @@
 """Files: datums, plans, scores and advantages in Parquet, a part at a time.
 
 parquet_rows   rows checked, with the place of each, and written again with more columns
+doubts         whether ids are a tokenizer's at all
 plan_files     from datums to plans, and to the teacher's tokens that are to be scored
 score_files    a teacher's scores as artifacts and as a column
 attach_files   from datums, plans and logprobs to datums with advantages

@@ -18,12 +18,13 @@ import numpy.typing as npt
 
 from zephon_core.atomic import write_json
 from zephon_core.blocks import TokenRows
-from zephon_core.errors import BadRowError
+from zephon_core.errors import BadRowError, CorruptArtifactError, SpecError
 from zephon_core.progress import NULL_PROGRESS, Progress
 from zephon_core.xtoken.advantages import Attaching, Drop, drop_words
 from zephon_core.xtoken.alignment import TeacherSide
 from zephon_core.xtoken.datums import DATUM_FIELDS, DatumColumns, offsets_of, ragged_column, row_and_position, shown_name
 from zephon_core.xtoken.files.parquet_rows import (
+    MAKE_ANEW,
     ParquetRows,
     Part,
     RowStream,
@@ -99,7 +100,7 @@ class AttachInputs:
         ids, done = TokenRows(self.plans).ids, 0
         for part in self.rows.parts(columns):
             datums = part.datums()
-            planned = PlanColumns.from_arrow(plans.take(len(datums)))
+            planned = _planned(self.plans / PLANS_NAME, plans, len(datums))
             if given is not None:
                 table = given.take(len(datums))
                 row_offsets, rows = logprob_rows(table, LOGPROBS_COLUMN)
@@ -127,6 +128,17 @@ class AttachInputs:
             raise BadRowError(logprobs.place(first + row), found, wanted=f"{wanted} {given.part.place(row)}", remedy=remedy)
         needed = _needed(given.plans, given.row_offsets)
         check_logprobs(LOGPROBS_COLUMN, given.row_offsets, given.rows, needed, lambda row: logprobs.place(first + row))
+
+
+def _planned(path: Path, plans: RowStream, count: int) -> PlanColumns:
+    """Take the next plans of a file of the store. Raises CorruptArtifactError for one of other rows or columns."""
+    try:
+        found = PlanColumns.from_arrow(plans.take(count))
+    except SpecError as error:
+        raise CorruptArtifactError(str(path), f"{error.where} {error.found}", wanted=error.wanted, remedy=MAKE_ANEW) from error
+    if len(found) != count:
+        raise CorruptArtifactError(str(path), "holds fewer plans than there are datums", wanted="one a datum", remedy=MAKE_ANEW)
+    return found
 
 
 def _strangers(given: AttachPart, table: pa.Table, ids: npt.NDArray[np.uint32]) -> Iterator[tuple[int, str, str]]:
@@ -211,7 +223,7 @@ def write_advantages(
             phase.advance(len(given.datums))
     stats = attaching.stats().model_dump()
     write_json(directory / STATS_NAME, stats)
-    return {"stats": stats, "drops": dict(sorted(drops.items()))}
+    return {"stats": stats, "drops": dict(sorted(drops.items())), "doubt": attaching.doubt}
 
 
 def _kept_rows(given: AttachPart, kept: npt.NDArray[np.bool_], advantages: npt.NDArray[np.float64], schema: pa.Schema) -> pa.Table:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,11 +11,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from zephon_core.errors import BadRowError, InputError, SpecError
-from zephon_core.readers.arrow import arrow_errors
+from zephon_core.errors import BadRowError, CorruptArtifactError, InputError, SpecError
+from zephon_core.readers.arrow import RowBatch, arrow_errors
 from zephon_core.readers.parquet import iter_parquet
-from zephon_core.readers.sources import Source, open_source
-from zephon_core.xtoken.datums import DatumColumns, check_list_column, list_column, offsets_of, ragged_column, row_and_position
+from zephon_core.readers.sources import Source, detect_format, expand_source, open_source
+from zephon_core.words import in_words
+from zephon_core.xtoken.datums import (
+    DatumColumns,
+    check_list_column,
+    check_names,
+    list_column,
+    offsets_of,
+    ragged_column,
+    row_and_position,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -35,10 +43,15 @@ __all__ = [
     "urls_of",
 ]
 
+MAKE_ANEW = "Make it anew, with --refresh."
+
 MOST_LOGPROB = 1e-3
 """Log-probabilities are at most 0, but for rounding."""
 
 _OF_DATA_SETS = b"huggingface"
+_HEAD_BYTES = 4096
+_PART_BYTES = 4 << 20
+_PART_ROWS = 2048
 
 
 @dataclass(frozen=True)
@@ -111,7 +124,7 @@ class ParquetRows:
                 schemas.append(file.schema_arrow)
                 counts.append(file.metadata.num_rows)
         for source, schema in zip(sources, schemas, strict=True):
-            _check_names(source, schema)
+            check_names(source.url, schema.names)
             if not schema.equals(schemas[0]):
                 found, wanted = _difference(schema, schemas[0])
                 wanted = f"{wanted}, as {sources[0].url} has them"
@@ -119,6 +132,16 @@ class ParquetRows:
         if not sum(counts):
             raise InputError(urls_of(sources), f"hold{'s' if len(sources) == 1 else ''} no rows", wanted="at least one")
         return ParquetRows(tuple(sources), schemas[0], tuple(counts))
+
+    @staticmethod
+    def peek(sources: Sequence[str]) -> ParquetRows:
+        """Look at the footers of files that aren't hashed yet, which takes a while. Raises what `resolve_sources` and `open` do."""
+        found = []
+        for name, url in (each for text in sources for each in expand_source(text)):
+            with open_source(url) as handle:
+                head = bytes(handle.read(_HEAD_BYTES))
+            found.append(Source(name, url, *detect_format(url, head), 0, ""))
+        return ParquetRows.open(found)
 
     def check_free(self, name: str) -> None:
         """Raise InputError where the files have a column of a name that is to be written, unless nothing but nulls is in it."""
@@ -129,14 +152,19 @@ class ParquetRows:
             raise InputError(self.sources[0].url, found, remedy="Rename it or drop it.")
 
     def parts(self, columns: Sequence[str] | None = None) -> Iterator[Part]:
-        """Yield the rows, with some columns or all. Raises InputError, and SourceChangedError where a file is written to."""
+        """Yield the rows, with some columns or all; those of small row groups together, since each part costs some milliseconds.
+
+        Raises InputError, and SourceChangedError where a file is written to.
+        """
         import pyarrow as pa
 
         first = 0
         for source in self.sources:
-            for batch in iter_parquet(source, paths=columns):
-                table = pa.Table.from_batches([batch.batch])
-                yield Part(table, source, batch.first_row, first)
+            inside = 1
+            for batches in _gathered(iter_parquet(source, paths=columns)):
+                table = pa.Table.from_batches(batches)
+                yield Part(table if len(batches) == 1 else table.combine_chunks(), source, inside, first)
+                inside += table.num_rows
                 first += table.num_rows
 
     def schema_with(self, name: str, kind: pa.DataType) -> pa.Schema:
@@ -149,16 +177,24 @@ class ParquetRows:
         return schema.with_metadata(kept or None)
 
 
+def _gathered(batches: Iterator[RowBatch]) -> Iterator[list[pa.RecordBatch]]:
+    """Put neighbouring batches together until they are some megabytes or some thousand rows."""
+    held: list[pa.RecordBatch] = []
+    held_bytes = held_rows = 0
+    for each in batches:
+        held.append(each.batch)
+        held_bytes += each.batch.nbytes
+        held_rows += each.batch.num_rows
+        if held_bytes >= _PART_BYTES or held_rows >= _PART_ROWS:
+            yield held
+            held, held_bytes, held_rows = [], 0, 0
+    if held:
+        yield held
+
+
 def urls_of(sources: Sequence[Source]) -> str:
     """Name files in messages."""
     return ", ".join(source.url for source in sources)
-
-
-def _check_names(source: Source, schema: pa.Schema) -> None:
-    twice = [name for name, count in Counter(schema.names).items() if count > 1]
-    if twice:
-        found = f"has {schema.names.count(twice[0])} columns named {twice[0]}"
-        raise InputError(source.url, found, wanted="one of each name", remedy="Rename them, or drop all but one.")
 
 
 def _difference(schema: pa.Schema, first: pa.Schema) -> tuple[str, str]:
@@ -235,12 +271,16 @@ class RowStream:
 
 
 def stored_tables(path: Path, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
-    """Yield the rows of a file of the store, a row group at a time, as it was written."""
+    """Yield the rows of a file of the store, a row group at a time, as it was written. Raises CorruptArtifactError."""
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
-    with pq.ParquetFile(path, page_checksum_verification=True) as file:
-        for group in range(file.num_row_groups):
-            yield file.read_row_group(group, columns=None if columns is None else list(columns), use_threads=False)
+    try:
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+            for group in range(file.num_row_groups):
+                yield file.read_row_group(group, columns=None if columns is None else list(columns), use_threads=False)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise CorruptArtifactError(str(path), f"can't be decoded ({in_words(error)})", remedy=MAKE_ANEW) from error
 
 
 @contextmanager

@@ -7,6 +7,7 @@ token_ids.npy, …       what the teacher reads, see `TokenRows`; a datum for wh
 from __future__ import annotations
 
 import hashlib
+import logging
 from contextlib import closing
 from dataclasses import dataclass
 from functools import cache
@@ -26,6 +27,7 @@ from zephon_core.tokenizers.chat_template import ChatTemplate, load_chat_templat
 from zephon_core.xtoken.alignment import Conversation, Render, TeacherSide, build_plan_columns, render_teacher
 from zephon_core.xtoken.alignment.samples import conversation_of
 from zephon_core.xtoken.datums import DATUM_FIELDS, check_datum_columns, check_list_column
+from zephon_core.xtoken.files.doubts import DOUBTFUL_COVERAGE, own_share, whose_ids
 from zephon_core.xtoken.files.parquet_rows import ParquetRows, Part, bad_columns, parquet_writer
 from zephon_core.xtoken.plans import PlanColumns
 from zephon_core.xtoken.specs import NO_TEMPLATE
@@ -42,6 +44,8 @@ __all__ = [
     "teacher_side",
     "write_plans",
 ]
+
+_log = logging.getLogger(__name__)
 
 PLANS_NAME = "plans.parquet"
 
@@ -70,7 +74,12 @@ def load_templates(student: str, student_template: str, teacher: str, teacher_te
 
 
 def late_template(tokenizer: str, given: str, setting: str) -> Render:
-    """Return a template that is read when the first conversation is rendered. Raises SpecError then, naming the setting."""
+    """Return a template that is read now if it is given, else when the first conversation is rendered.
+
+    Raises SpecError then, naming the setting.
+    """
+    if given and given != NO_TEMPLATE:
+        return _template(tokenizer, given, setting).render
 
     @cache
     def template() -> ChatTemplate:
@@ -126,10 +135,12 @@ def write_plans(
 ) -> dict[str, Any]:
     """Plan every datum's chunks and write them and the teacher's tokens into `directory`; return statistics.
 
-    templates: of both sides, for rows with messages. Raises BadRowError for a row that is no datum, holds ids that a tokenizer
+    templates: of both sides, for rows with messages. Where little of the loss tokens is covered, `doubt` says whose ids they
+    probably aren't. Raises BadRowError for a row that is no datum, holds ids that a tokenizer
     has not, or that a template refuses; InputError and SourceChangedError.
     """
     schema = PlanColumns.of([]).to_arrow().schema
+    sample: dict[str, float] = {}
     counts = dict.fromkeys(("datums", "chunks", "exact_chunks", "loss_tokens", "covered_tokens", "student_tokens"), 0)
     with (
         parquet_writer(directory / PLANS_NAME, schema) as plans,
@@ -142,16 +153,25 @@ def write_plans(
             side = teacher_side(part, teacher, templates)
             made = build_plan_columns(datums, side, student_tokenizer=student, teacher_tokenizer=teacher)
             plans.write_table(made.to_arrow())
+            covered = int((made.ranges[:, 1] - made.ranges[:, 0]).sum())
+            if not sample and covered < DOUBTFUL_COVERAGE * np.count_nonzero(datums.loss):
+                sample["student"] = own_share(student, datums.offsets, datums.tokens)
+                if templates is None:
+                    sample["teacher"] = own_share(teacher, side.offsets, side.ids)
             lengths = np.diff(side.offsets)
             tokens.append(side.ids, lengths[lengths > 0])
             counts["datums"] += len(datums)
             counts["chunks"] += len(made.ranges)
             counts["exact_chunks"] += int(np.count_nonzero(made.exact))
             counts["loss_tokens"] += int(np.count_nonzero(datums.loss))
-            counts["covered_tokens"] += int((made.ranges[:, 1] - made.ranges[:, 0]).sum())
+            counts["covered_tokens"] += covered
             counts["student_tokens"] += len(datums.tokens)
             phase.advance(len(datums))
-        return {**counts, "teacher_tokens": tokens.tokens}
+        doubt = whose_ids(sample) if counts["covered_tokens"] < DOUBTFUL_COVERAGE * counts["loss_tokens"] else ""
+        if doubt:  # before anything is scored in vain
+            share = counts["covered_tokens"] / counts["loss_tokens"]
+            _log.warning("chunks cover %.1f %% of the loss tokens. %s", share * 100, doubt)
+        return {**counts, "teacher_tokens": tokens.tokens, "doubt": doubt}
 
 
 def teacher_side(part: Part, teacher: Tokenizer, templates: Templates | None) -> TeacherSide:
