@@ -6,6 +6,7 @@ is beyond a budget is never computed, so that no sum can wrap.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -33,6 +34,7 @@ __all__ = [
 
 _BATCHES_AT_ONCE = 1 << 16
 _EXAMPLES_AT_ONCE = 1 << 18
+_SPARE = 1.01
 _SMALL_BUDGET = 1 << 31
 
 Int64 = npt.NDArray[np.int64]
@@ -62,20 +64,28 @@ def cut_batches(lengths: LengthTable | npt.ArrayLike, order: npt.NDArray[Any] | 
     if order is not None:
         order = _checked_order(order, table.count)
     count = table.count if order is None else len(order)
-    parts, position, at_once = [np.zeros(1, np.int64)], 0, count if order is None else _EXAMPLES_AT_ONCE
-    ends = np.empty(_BATCHES_AT_ONCE, np.int64)
+    position, at_once, found = 0, count if order is None else _EXAMPLES_AT_ONCE, 1
+    ends = np.zeros(1, np.int64)
     while position < count:
         stop = min(count, position + at_once)
         stretch = table.values[position:stop] if order is None else lengths_of(table.values, order[position:stop])
         if order is not None:
             table.check_still(stretch, order[position:stop], options)
-        found = _kernel(options)(stretch, options.maximum_tokens, _limit(options), stop == count, ends)
-        if not found:  # a batch longer than the stretch
+        if len(ends) < found + _BATCHES_AT_ONCE:
+            # As many as there will be if the others are like those so far: memory that is written to once, and never copied.
+            like_these = math.ceil(found * count / position * _SPARE) if position else 0
+            grown = np.empty(max(like_these, found) + _BATCHES_AT_ONCE, np.int64)
+            grown[:found], ends = ends[:found], grown
+        new = ends[found : found + _BATCHES_AT_ONCE]
+        cut = _kernel(options)(stretch, options.maximum_tokens, _limit(options), stop == count, new)
+        if not cut:  # a batch longer than the stretch
             at_once *= 2
             continue
-        parts.append(ends[:found] + position)
-        position = int(parts[-1][-1])
-    return np.concatenate(parts)
+        new[:cut] += position
+        found += cut
+        position = int(new[cut - 1])
+    ends.resize(found, refcheck=False)
+    return ends
 
 
 def cut_stretch(lengths: npt.NDArray[Any], options: TokenBatchOptions, *, closed: bool) -> CutBatches:
