@@ -173,7 +173,7 @@ def test_complaints_name_the_flag_and_come_all_at_once():
     with pytest.raises(SpecError) as caught:
         validated(Settings.model_validate, {"max_batch": 0, "extra": 1}, where="flags", prefix="spec", flags=FLAGS)
     message = str(caught.value)
-    assert "--max-batch or spec.max_batch: input should be greater than or equal to 1" in message
+    assert "--max-batch or spec.max_batch: is 0, expected a number from 1 on" in message
     assert "spec.name: is missing" in message
     assert "spec.extra: extra inputs are not permitted" in message
     assert "\n" not in message

@@ -23,7 +23,7 @@ import typer
 
 from zephon_core.atomic import is_temporary
 from zephon_core.errors import SpecError, ZephonError
-from zephon_core.usage import USAGE, say_error
+from zephon_core.usage import USAGE, say_error, wanted_value
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -317,12 +317,18 @@ def _names(flag: Flag, path: str, *, missing: bool) -> bool:
     return f"{path}.".startswith(f"{flag.path}.") or (missing and flag.path.startswith(f"{path}."))
 
 
+_LONGEST_FOUND = 80
+
+
 def _complaint(item: Mapping[str, Any], model: Any) -> str:
     """Word one of pydantic's complaints; where a pattern isn't met, the field's description says what is wanted."""
     if item["type"] == "missing":
         return "is missing"
     if item["type"] == "string_pattern_mismatch" and (wanted := _description(model, item["loc"])):
         return f"is {item['input']!r}, expected this: {wanted.rstrip('.')}"
+    found = item["input"]
+    if isinstance(found, str | int | float | None) and len(repr(found)) <= _LONGEST_FOUND and (wanted := wanted_value(item)):
+        return f"is {found!r}, expected {wanted}"
     message = str(item["msg"]).removeprefix("Value error, ")
     return f"{message[0].lower()}{message[1:]}"
 

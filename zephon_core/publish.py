@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +27,10 @@ MANIFEST_FORMAT = 1
 
 
 def output_place(output: str, *, wanted: str) -> Path:
-    """Return the absolute path of an output. Raises SpecError where no folder can be made: a URL, a file, no permission."""
+    """Return the absolute path of an output. Raises SpecError where no folder can be made: a URL, a file, no permission.
+
+    That one can be made is tried out: some file systems (/proc) say that it can and refuse it.
+    """
     if local_path(output) is None or "://" in output:
         raise SpecError(
             output, "is a URL", wanted="a folder", remedy="Publish to a folder, and copy that; or push the artifacts (store push)."
@@ -35,8 +39,14 @@ def output_place(output: str, *, wanted: str) -> Path:
     standing = next(place for place in (path, *path.parents) if place.exists())
     if not standing.is_dir():
         raise SpecError(str(standing), "is no folder", wanted=wanted)
+    remedy = "Name another output, or change the folder's permissions."
     if not os.access(standing, os.W_OK | os.X_OK):
-        raise SpecError(str(standing), "can't be written to", remedy="Name another output, or change the folder's permissions.")
+        raise SpecError(str(standing), "can't be written to", remedy=remedy)
+    if standing != path:
+        try:
+            Path(tempfile.mkdtemp(prefix=".zephon-", dir=standing)).rmdir()
+        except OSError as error:
+            raise SpecError(str(standing), f"holds no new folder ({error.strerror})", remedy=remedy) from error
     return path
 
 

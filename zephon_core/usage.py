@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NoReturn
 
 import typer
@@ -12,18 +12,35 @@ from typer.core import TyperGroup
 
 from zephon_core.errors import SpecError
 
-__all__ = ["USAGE", "CommandGroup", "CommandParser", "say_error"]
+__all__ = ["USAGE", "CommandGroup", "CommandParser", "say_error", "wanted_value"]
 
 USAGE = 2
 """The exit code."""
 
 _UsageError: Any = typer.BadParameter.__mro__[1]  # what all usage errors are; typer gives a public name to this kind alone
 _MEANT = ". Did you mean "
+_INPUT = "Input should be "
 _WANTED_VALUES = {
     "int_parsing": "a whole number",
+    "int_type": "a whole number",
     "float_parsing": "a number",
+    "float_type": "a number",
+    "string_type": "text",
+    "bool_parsing": "true or false",
+    "bool_type": "true or false",
+    "greater_than": "a number above {gt}",
     "greater_than_equal": "a number from {ge} on",
+    "less_than": "a number below {lt}",
+    "less_than_equal": "a number up to {le}",
 }
+
+
+def wanted_value(item: Mapping[str, Any]) -> str:
+    """Say what one of pydantic's complaints wants of a single value, "" where it is about something else."""
+    if item["type"] in _WANTED_VALUES:
+        return _WANTED_VALUES[item["type"]].format(**item.get("ctx", {}))
+    message = str(item["msg"])
+    return message.removeprefix(_INPUT) if message.startswith(_INPUT) else ""
 
 
 def say_error(message: str) -> None:
@@ -85,8 +102,7 @@ def _usage_error(error: Any, command: str) -> SpecError:
     if not items:
         return _refused(where, message, command=command)
     item = items[0]
-    wanted = _WANTED_VALUES.get(item["type"], "").format(**item.get("ctx", {})) or str(item["msg"]).removeprefix("Input should be ")
-    return _refused(where, f"is {item['input']!r}", wanted=wanted, command=command)
+    return _refused(where, f"is {item['input']!r}", wanted=wanted_value(item) or str(item["msg"]), command=command)
 
 
 def _refused(where: str, found: str, *, command: str, wanted: str = "", meant: str = "") -> SpecError:
