@@ -16,7 +16,7 @@ What is done is what the ledgers say (`zephon_core.ledger`). The finished file h
 from __future__ import annotations
 
 from zephon_core.blocks.finished import BlockJob, BlockResult, Finished, Flaw, flaws_of, in_halves, unless_out_of_memory
-from zephon_core.blocks.outcome import Standing, is_as_before, read_standing
+from zephon_core.blocks.outcome import Standing, is_as_before, read_standing, record_of
 from zephon_core.blocks.rows import RowFile, RowLayout, block_checksum
 from zephon_core.blocks.runner import BlockRunner, Facts, Handle, Here, Workers, machine_has_gpu, workers_that_fit
 from zephon_core.blocks.state import BlockState
@@ -51,6 +51,7 @@ __all__ = [
     "plan_units",
     "probe_rows",
     "read_standing",
+    "record_of",
     "unit_jobs",
     "unless_out_of_memory",
     "wanted_blocks",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +10,18 @@ import numpy as np
 
 from zephon_core.blocks.state import BlockState, poison_reasons
 
-__all__ = ["Standing", "Throughput", "is_as_before", "read_standing", "standing"]
+__all__ = ["Standing", "Throughput", "is_as_before", "read_standing", "record_of", "standing"]
 
 _MOST_SAMPLES = 200
+_OF_THIS_RUN = {  # fields of an outcome, and what they are called in `last_run`
+    "devices": "devices",
+    "rows_now": "rows",
+    "tokens_now": "tokens",
+    "seconds": "seconds",
+    "tokens_per_second": "tokens_per_second",
+    "throughput": "throughput",
+    "damaged_blocks": "damaged_blocks",
+}
 
 
 @dataclass(frozen=True)
@@ -52,6 +61,16 @@ def standing(state: BlockState, *, allow_poison: bool) -> Standing:
         halvings=int(table["halvings"].sum(dtype=np.int64)),
         document=state.document,
     )
+
+
+def record_of(outcome: Any) -> dict[str, Any]:
+    """Return what an artifact's record says of an outcome, a dataclass: what is done, and as `last_run` how this run went.
+
+    There is no `last_run` where this process did nothing: it knows nothing of those that did.
+    """
+    values = asdict(outcome)
+    last_run = {shown: values.pop(name) for name, shown in _OF_THIS_RUN.items()}
+    return {**values, "last_run": last_run} if last_run["devices"] else values
 
 
 def read_standing(directory: Path, *, allow_poison: bool) -> Standing | None:

@@ -84,6 +84,13 @@ def test_scores_read_again_are_those_of_the_model_and_are_made_once(store, teach
         np.testing.assert_allclose(np.array(scores[row], dtype=np.float64), np.array(each, dtype=np.float64), atol=1e-4)
 
 
+def test_a_record_tells_the_last_run_from_all_that_is_scored(store, teacher):
+    record = store.record(scored(store, teacher).ref).statistics
+    assert record["sequences"] == record["scored"] == len(ROWS)
+    assert record["last_run"]["rows"] == len(ROWS) and record["last_run"]["seconds"] > 0
+    assert not {"rows_now", "seconds", "tokens_per_second", "devices"} & record.keys()
+
+
 def test_ids_that_the_model_has_not_and_nothing_to_score(store, teacher):
     with pytest.raises(SpecError, match=r"score\.model: knows \d+, expected the id at 4"):
         scored(store, teacher, [[5, 6, 7], [8, 70_000], [80_000]])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -10,17 +10,6 @@ from zephon_core import blocks
 from zephon_core.blocks import Standing
 
 __all__ = ["EncodeOutcome", "encode_outcome", "read_standing"]
-
-
-_OF_THIS_RUN = {  # fields, and what they are called in `last_run`
-    "devices": "devices",
-    "rows_now": "rows",
-    "tokens_now": "tokens",
-    "seconds": "seconds",
-    "tokens_per_second": "tokens_per_second",
-    "throughput": "throughput",
-    "damaged_blocks": "damaged_blocks",
-}
 
 
 @dataclass(frozen=True)
@@ -61,10 +50,7 @@ class EncodeOutcome:
 
         There is no `last_run` where this process encoded nothing, for then it knows nothing of those that did.
         """
-        values = {name: value for name, value in asdict(self).items() if name not in _OF_THIS_RUN}
-        if not self.devices:
-            return values
-        return {**values, "last_run": {shown: getattr(self, name) for name, shown in _OF_THIS_RUN.items()}}
+        return blocks.record_of(self)
 
 
 def encode_outcome(standing: Standing, **this_run: Any) -> EncodeOutcome:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from zephon_core.blocks import TokenRows
+from zephon_core.blocks import TokenRows, record_of
 from zephon_core.blocks.tokens import TOKEN_FILES
 from zephon_core.errors import InputError, SpecError, TokenizerError
 from zephon_core.models import read_model_folder
@@ -61,7 +60,8 @@ def build_scores(
         if known and int(ids.max()) >= known:
             raise unknown(int(np.argmax(ids >= known)), known)
         hashed = store.memo.sha256
-        return asdict(score_tokens(tokens.path, spec, directory, run=run, progress=progress, identity=identity, hash_file=hashed))
+        scored = score_tokens(tokens.path, spec, directory, run=run, progress=progress, identity=identity, hash_file=hashed)
+        return record_of(scored)
 
     return store.build(recipe, produce, force=force, progress=progress)
 
