@@ -37,6 +37,12 @@ def test_usage_errors_are_one_line(arguments, line):
     assert (result.exit_code, result.stderr, result.stdout) == (2, f"error: {line}\n", "")
 
 
+def test_an_option_of_two_lines_is_told_in_one():
+    result = CliRunner().invoke(app, ["bank", "build", "--no\nsuch"], prog_name="zephon-flows")
+    assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
+    assert result.stderr.startswith("error: --no such: is no option of this command")
+
+
 def test_every_group_of_commands_says_its_usage_errors_in_one_line():
     groups = [["--nope"], *([group.name or group.typer_instance.info.name, "--nope"] for group in app.registered_groups)]
     assert len(groups) == 6

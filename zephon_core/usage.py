@@ -106,6 +106,6 @@ def _usage_error(error: Any, command: str) -> SpecError:
 
 
 def _refused(where: str, found: str, *, command: str, wanted: str = "", meant: str = "") -> SpecError:
-    found = " ".join(found.split())
+    where, found = " ".join(where.split()), " ".join(found.split())
     remedy = f"{meant} See `{command} --help`.".lstrip()
     return SpecError(where, f"{found[:1].lower()}{found[1:]}".rstrip("."), wanted=wanted, remedy=remedy)

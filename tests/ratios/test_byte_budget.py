@@ -220,3 +220,54 @@ def test_intervals_hold_where_all_but_a_few_files_can_be_read(
     assert {(one.source, one.design == "exact") for one in found} == {("measured", False)}
     assert sum(one.interval is not None and one.interval[0] <= truth <= one.interval[1] for one in found) >= 53
     assert all("a file unlike the others may not be among them" in one.reason for one in found if one.draws < 16)
+
+
+@pytest.mark.parametrize(
+    "kind", ["arrow_file_with_dictionaries", "arrow_stream_with_dictionaries", "tar", "rows_of_some_kilobytes"]
+)
+def test_far_away_files_count_as_near_ones_do(kind: str, tmp_path: Path, store: ArtifactStore, word_tokenizer: Path) -> None:
+    import fsspec
+
+    near = dataset_of(kind, tmp_path / "data", store)
+    system = fsspec.filesystem("memory")
+    for path in sorted((tmp_path / "data").iterdir()):
+        system.pipe(f"/{kind}/{path.name}", path.read_bytes())
+    far = Dataset.from_path("data", f"memory://{kind}", store=store)
+    stored = sum(shard.stored_bytes for shard in near.shards)
+    truth = exact_ratio(near, word_tokenizer, store)
+    for workers in (1, 8):
+        found = measured(far, word_tokenizer, store, stored, exact=True, workers=workers)
+        assert (found.design, found.ratio) == ("exact", truth)
+        assert found.bytes_read <= stored
+        part = measured(far, word_tokenizer, store, stored // 2, workers=workers)
+        assert part.bytes_read <= stored // 2
+
+
+def test_a_file_that_is_another_by_now_takes_none_of_the_budget(tmp_path: Path, store: ArtifactStore, word_tokenizer: Path) -> None:
+    dataset = dataset_of("rows_of_some_kilobytes", tmp_path / "data", store)
+    stored = sum(shard.stored_bytes for shard in dataset.shards)
+    (tmp_path / "data" / "0.jsonl").unlink()
+    with (tmp_path / "data" / "1.jsonl").open("a") as file:
+        file.write("x")
+    found = [measured(dataset, word_tokenizer, store, stored // 2, seed=5, workers=workers) for workers in (1, 2, 8)]
+    assert found[0] == found[1] == found[2] and found[0].retryable
+    counted = measured(dataset, word_tokenizer, store, stored, exact=True)
+    assert (counted.design, counted.source, counted.retryable) == ("counted in part", "measured", True) or counted.failed > 0.4
+
+
+def test_two_draws_on_one_file_leave_room_for_the_others(tmp_path: Path, store: ArtifactStore, word_tokenizer: Path) -> None:
+    """Of five files one has most of the bytes: two draws often fall on it, and say nothing of the others."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    rng = random.Random(4)
+    for number in range(5):
+        kind = "x" * 9 if number else ""
+        texts = [" ".join(rng.choice(WORDS) + kind for _ in range(60)) for _ in range(20 if number else 100)]
+        pq.write_table(pa.table({"text": texts}), folder / f"{number}.parquet", compression="none", use_dictionary=False)
+    dataset = Dataset.from_path("data", str(folder), store=store)
+    costs = sorted(shard.stored_bytes for shard in dataset.shards)
+    truth = exact_ratio(dataset, word_tokenizer, store)
+    found = [measured(dataset, word_tokenizer, store, costs[-1] + costs[-2], seed=seed) for seed in range(60)]
+    assert {(one.source, one.draws) for one in found} == {("measured", 2)}
+    assert sum(one.units == 1 for one in found) >= 10
+    assert sum(one.interval is not None and one.interval[0] <= truth <= one.interval[1] for one in found) >= 55

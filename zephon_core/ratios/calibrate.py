@@ -40,6 +40,7 @@ LEAST_DRAWS = 256
 _PREFIX_ROWS = 8
 _LEAST_MEASURED = 0.5
 _FEW_DRAWS = 16
+_TOO_FEW_DRAWS = 4
 _LEAST_UNITS = 32
 _SAFETY = 1.02
 _MOST_GROWTH = 4
@@ -171,7 +172,8 @@ class _Calibration:
                 return self._sampled(sampler, stack, progress)
             except BudgetSpentError:
                 reason = f"the first rows that were looked at read more than the byte budget of {limit:,}"
-                return replace(_fallback(self._dataset, self._estimation, reason), bytes_read=sampler.bytes_read)
+                fallback = _fallback(self._dataset, self._estimation, reason, retryable=self._transient)
+                return replace(fallback, bytes_read=sampler.bytes_read)
 
     def _counted_at_once(self, sampler: Sampler, progress: Progress) -> Measurement:
         from zephon_core.ratios.count import prefix_rows
@@ -403,10 +405,12 @@ class _Calibration:
         if estimate.mean <= 0:
             return _fallback(self._dataset, self._estimation, f"no token was found ({plan.description})")
         loss = self._estimate(rounds, 1, visits) if len(plan.outputs) > 1 else None
+        # Two draws that fell on one file, or two that are alike, say nothing of the others: they are guessed at.
+        told = share * sampler.seen_share if estimate.draws < _TOO_FEW_DRAWS else share
         return Measurement(
             ratio=estimate.mean * scale,
             source="measured",
-            interval=_with_rest(estimate.low * scale, estimate.high * scale, share),
+            interval=_with_rest(estimate.low * scale, estimate.high * scale, told),
             draws=estimate.draws,
             failed=1 - share,
             units=sampler.units_seen,
@@ -415,7 +419,7 @@ class _Calibration:
             design_effect=estimate.design_effect,
             degrees_of_freedom=estimate.degrees_of_freedom,
             loss_ratio=loss.mean * scale if loss else None,
-            loss_interval=_with_rest(loss.low * scale, loss.high * scale, share) if loss else None,
+            loss_interval=_with_rest(loss.low * scale, loss.high * scale, told) if loss else None,
             counted=plan.description,
             reason="; ".join(filter(None, (self._left_out(share), self._few(estimate.draws)))),
             reasons=tuple(self._reasons.most_common()),

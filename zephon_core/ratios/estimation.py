@@ -107,8 +107,8 @@ class TokenEstimation:
     spread over as many shards as there are, and the interval decides when there are enough.
     fallback_tokens_per_byte: the guess for a data set that can't be measured.
     target_rel_error: stop when the interval's half-width is under this share of the ratio. confidence: of the interval.
-    byte_budget: read no more than this; None: no limit. Long rows of JSONL far away, or of which more is wanted than one text, are
-    read whole whatever their length, and may exceed it. Where two draws fit less than every other time, the result is a fallback.
+    byte_budget: read no more than this, but of Lance, whose library reads by itself; None: no limit. Where two draws fit less than
+    every other time, or what was drawn first turns out to cost more than all of it (long rows far away), the result is a fallback.
     exact_below_bytes: count a data set whole when it has no more raw bytes than this.
     """
 

@@ -141,6 +141,12 @@ class Sampler:
         return int(self._seen.sum())
 
     @property
+    def seen_share(self) -> float:
+        """The share of the axis that units have which were read, or read in."""
+        size = self._dataset.units.size
+        return float(size[self._seen].sum() / size.sum())
+
+    @property
     def decoded_bytes_seen(self) -> int:
         """Sizes of the units that were read whole."""
         units = self._dataset.units
@@ -306,9 +312,11 @@ class Sampler:
     def _reading_rows(self, reader: UnitReader, rows: int) -> Iterator[None]:
         """Note that so many rows are read here, and what is read for them."""
         before = reader.bytes_read
-        yield
-        with self._lock:
-            self._rows_read = RowsRead(self._rows_read.rows + rows, self._rows_read.bytes + reader.bytes_read - before)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._rows_read = RowsRead(self._rows_read.rows + rows, self._rows_read.bytes + reader.bytes_read - before)
 
     def _windowed(self, unit: int, window: LocatedWindow) -> _Found:
         """Weigh a window of a row: each byte that belongs to it stands for an equal part of the tokens that start in it."""

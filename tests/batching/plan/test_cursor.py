@@ -240,6 +240,7 @@ BAD = {
     "skipped damaged": (changed(skipped=[[5, 1], [3, 1]]), "skipped"),
     "skipped beyond": (changed(skipped=[[10**6, 1]]), "skipped"),
     "other digest": (changed(plan="0" * 64), "digest of its recipe"),
+    "a digest of two lines": (changed(plan="0\n1"), r"plan: is '0\\n1', expected \w+, the digest of its recipe"),
     "other epoch": (changed(epoch=4), "as in its recipe"),
     "recipe of a later plan version": (recipe_changed(version=2), "recipe.version"),
     "recipe of a later order": (recipe_changed(order_version=2), "recipe.order_version"),

@@ -96,3 +96,36 @@ def test_what_may_not_be_read_is_not(tmp_path: Path) -> None:
         with pytest.raises(BudgetSpentError):
             again.range(0, 1)
     assert (one.bytes_read, other.bytes_read) == (100, 0)
+
+
+def test_what_was_not_read_is_given_back(tmp_path: Path) -> None:
+    """A file that is gone, or another by now, costs nothing, however often it is tried."""
+    path = tmp_path / "a"
+    path.write_bytes(bytes(range(200)))
+    place = found(path)
+    allowance = Allowance(100)
+    for make_wrong in (lambda: path.write_bytes(bytes(300)), path.unlink):
+        make_wrong()
+        for _ in range(3):
+            tally = Tally(KeptBytes(1000), allowance)
+            with OpenFile(place, tally) as file:
+                for _ in range(2):
+                    with pytest.raises(TransientInputError):
+                        file.range(0, 100)
+            assert tally.bytes_read == 0
+    allowance.take("a", 100)
+
+
+def test_a_read_that_goes_beyond_what_was_read_ahead_is_whole() -> None:
+    """Libraries take what they get for all there is: pyarrow decodes what a short read left in its buffer."""
+    import fsspec
+
+    content = bytes(number % 251 for number in range(1000))
+    fsspec.filesystem("memory").pipe("/ahead", content)
+    for keep, most in ((False, 2_000), (True, 1_000)):
+        tally = Tally(KeptBytes(10_000))
+        with OpenFile(FoundFile("memory://ahead", 1000, "x"), tally, readahead_bytes=100, keep=keep) as file:
+            for start, count in ((0, 8), (90, 30), (95, 5), (700, 80), (790, 150), (900, 200), (995, 10)):
+                file.seek(start)
+                assert file.read(count) == content[start : start + count]
+        assert tally.bytes_read <= most

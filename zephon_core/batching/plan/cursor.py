@@ -242,7 +242,7 @@ def _read(state: Mapping[str, Any] | str | bytes) -> tuple[StateFields, PlanReci
     read = StateFields.of_document(state, _FORMAT, CURSOR_VERSION, _NAMES)
     recipe = PlanRecipe.of(read.raw("recipe"), f"{read.name}.recipe")
     if read.text("plan") != recipe.digest:
-        raise read.error("plan", f"is {read.text('plan')}", f"{recipe.digest}, the digest of its recipe", "The state is damaged.")
+        raise read.error("plan", f"is {read.text('plan')!r}", f"{recipe.digest}, the digest of its recipe", "The state is damaged.")
     if read.integer("epoch") != recipe.epoch:
         raise read.error("epoch", f"is {read.integer('epoch')}", f"{recipe.epoch}, as in its recipe", "The state is damaged.")
     read.integer("step")

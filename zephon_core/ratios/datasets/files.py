@@ -116,6 +116,11 @@ class Allowance:
                 )
             self._left -= count
 
+    def give_back(self, count: int) -> None:
+        """Take back what wasn't read after all."""
+        with self._lock:
+            self._left += count
+
 
 class Tally:
     """Bytes read so far, by all files of a reader.
@@ -128,10 +133,18 @@ class Tally:
         self.kept = kept
         self._allowance = allowance
 
-    def take(self, url: str, count: int) -> None:
-        """Take leave to read bytes. Raises BudgetSpentError if they may not be read."""
+    def count(self, url: str, wanted: int, read: Callable[[], bytes]) -> bytes:
+        """Read up to so many bytes, and count them. Raises BudgetSpentError, and reads nothing, if they may not be read."""
+        content = b""
         if self._allowance is not None:
-            self._allowance.take(url, count)
+            self._allowance.take(url, wanted)
+        try:
+            content = read()
+        finally:
+            self.bytes_read += len(content)
+            if self._allowance is not None and len(content) < wanted:
+                self._allowance.give_back(wanted - len(content))
+        return content
 
 
 def local_stamp(status: os.stat_result) -> str:
@@ -208,10 +221,12 @@ class OpenFile(io.RawIOBase):
 
     def _read_range(self, start: int, stop: int) -> bytes:
         count = stop - start
-        self._tally.take(self.url, count)
-        with reading(self.url):
-            content = self._remote_range(start, count) if self._local is None else self._local_range(self._local, start, count)
-        self._tally.bytes_read += len(content)
+
+        def read() -> bytes:
+            with reading(self.url):
+                return self._remote_range(start, count) if self._local is None else self._local_range(self._local, start, count)
+
+        content = self._tally.count(self.url, count, read)
         if len(content) != count:  # there were that many when it was found
             raise self._changed()
         return content
@@ -233,7 +248,11 @@ class OpenFile(io.RawIOBase):
     def _local_range(self, path: Path, start: int, count: int) -> bytes:
         if self._descriptor < 0:
             self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            self.check()
+            try:
+                self.check()
+            except SourceChangedError:
+                self._let_go()  # nothing of it is read, however often it is tried
+                raise
         parts = []
         while count:
             part = os.pread(self._descriptor, count, start)
@@ -250,10 +269,13 @@ class OpenFile(io.RawIOBase):
 
     def close(self) -> None:
         """Close the file; closing again does nothing."""
+        self._let_go()
+        super().close()
+
+    def _let_go(self) -> None:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
-        super().close()
 
     def readable(self) -> bool:
         """Say that it can be read."""
@@ -291,7 +313,8 @@ class OpenFile(io.RawIOBase):
     def _read_ahead(self, count: int) -> bytes:
         start, content = self._ahead
         skip = self._position - start
-        if not 0 <= skip < len(content):
+        # All that is asked for, or none: not everybody asks again for what is missing.
+        if not 0 <= skip <= len(content) - min(count, self.size_bytes - self._position):
             content = self._piece(self._position, max(count, self._readahead_bytes))
             self._ahead = (self._position, content)
             skip = 0

@@ -59,7 +59,7 @@ class TarReader:
     """Reads a tar file's rows."""
 
     def __init__(self, place: ShardPlace, paths: Sequence[str] | None, tally: Tally) -> None:
-        self._file = open_file(place, tally, readahead_bytes=_READAHEAD_BYTES)
+        self._file = open_file(place, tally, readahead_bytes=_READAHEAD_BYTES, keep=True)
         self._paths = paths
 
     def read(self, part: int, start: int, size: int, rows: int) -> TarRows:
