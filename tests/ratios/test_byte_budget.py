@@ -148,8 +148,9 @@ def test_no_more_is_read_than_may_be(kind: str, tmp_path: Path, store: ArtifactS
     for share in (0.02, 0.1, 0.3, 0.6, 0.95):
         budget = int(share * stored)
         found = [measured(dataset, word_tokenizer, store, budget, seed=3, workers=workers) for workers in (1, 8)]
-        assert found[0] == found[1]
-        assert found[0].bytes_read <= budget
+        # Where a read is refused, how much was read of that round until then is a matter of threads; what is found isn't.
+        assert replace(found[0], bytes_read=0) == replace(found[1], bytes_read=0)
+        assert max(one.bytes_read for one in found) <= budget
         assert found[0].source == "measured" or share < 0.6
         said.add(found[0].source)
     assert "measured" in said
