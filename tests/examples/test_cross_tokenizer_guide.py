@@ -70,8 +70,8 @@ def test_the_pair_is_looked_at(folder: Path) -> None:
 def test_the_folder_holds_what_the_guide_lists(folder: Path) -> None:
     output = folder / "work" / "advantages"
     listed = re.findall(r"^\| `([\w.]+\.(?:parquet|json|html))` \|", GUIDE, re.MULTILINE)
-    assert len(listed) == 4
-    assert {*listed} <= {path.name for path in output.iterdir()}
+    assert len(listed) == 5
+    assert {*listed} == {path.name for path in output.iterdir()}
     stats = json.loads((output / "stats.json").read_text())
     assert stats["datums"] == CONVERSATIONS and stats["coverage_rate"] > 0.995
     table = pq.read_table(output / "advantages.parquet")
