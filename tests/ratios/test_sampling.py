@@ -19,7 +19,8 @@ from zephon_core.ratios.count import count_tokens
 from zephon_core.ratios.counting import TextTokenCountingSpec
 from zephon_core.ratios.datasets import Dataset, long_rows
 from zephon_core.ratios.estimation import TokenEstimation
-from zephon_core.ratios.sampling import WHOLE_TEXT_BYTES, Draws, Sampler
+from zephon_core.ratios.looks import WHOLE_TEXT_BYTES
+from zephon_core.ratios.sampling import Draws, Sampler
 from zephon_core.ratios.specs import RatioRun
 from zephon_core.store import ArtifactStore
 

@@ -30,6 +30,7 @@ _STANDARD_ERRORS = 3
 # These formats read all of a unit at once, and the same whoever reads it first: what was read tells what is left.
 _READ_AT_ONCE = frozenset(("jsonl", "parquet", "arrow"))
 
+Bool = npt.NDArray[np.bool_]
 Int64 = npt.NDArray[np.int64]
 
 
@@ -65,13 +66,13 @@ class ByteBudget:
         return fitting * PER_STRATUM
 
     def _dearest(self, number: int, draws: int) -> int:
-        rng = generator(*self._identity, number, draws)
+        rng, kept = generator(*self._identity, number, draws), self._sampler.kept
         rounds = (self._sampler.units_at(draw_positions(self._axis, draws, rng)) for _ in range(_MADE_UP_ROUNDS))
-        return max(self._cost_of(drawn) for drawn in rounds)
+        return max(self._cost_of(drawn, kept) for drawn in rounds)
 
     def takes(self, drawn: Int64) -> bool:
         """Charge draws on these units, unless they read more than is left."""
-        cost = self._cost_of(drawn)
+        cost = self._cost_of(drawn, self._sampler.kept)
         if cost > self._left:
             return False
         self._charged += cost
@@ -86,9 +87,9 @@ class ByteBudget:
     def _left(self) -> int:
         return self._limit - (self._sampler.bytes_read if self._settles else self._charged)
 
-    def _cost_of(self, drawn: Int64) -> int:
+    def _cost_of(self, drawn: Int64, kept: Bool) -> int:
         alone = self._units.addressable[drawn]
-        return self._of_rows(drawn[alone]) + self._cost.of_units(np.unique(drawn[~alone]), self._sampler.kept)
+        return self._of_rows(drawn[alone]) + self._cost.of_units(np.unique(drawn[~alone]), kept)
 
     def _of_rows(self, units: Int64) -> int:
         """Return what is read of rows that are in these units: at most, if none were read yet, else with some margin.

@@ -23,8 +23,9 @@ from zephon_core.ratios.byte_budget import ByteBudget
 from zephon_core.ratios.counting import build_counter
 from zephon_core.ratios.estimate import PER_STRATUM, Estimate, combine_rounds, draw_positions, draws_needed, generator
 from zephon_core.ratios.estimation import GUESS_SPREAD, TokenEstimation
+from zephon_core.ratios.looks import STRETCH_BYTES
 from zephon_core.ratios.reading_cost import ROW_READ_BYTES
-from zephon_core.ratios.sampling import STRETCH_BYTES, Draws, Sampler
+from zephon_core.ratios.sampling import Draws, Sampler
 from zephon_core.ratios.specs import RatioRun
 from zephon_core.store import ArtifactStore
 

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import chain
 from threading import Lock, local
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -19,10 +19,10 @@ import numpy as np
 import numpy.typing as npt
 
 from zephon_core.errors import BudgetSpentError, FatalCountError, InputError, TransientInputError
-from zephon_core.ratios.counting.fields import as_text, look_up
 from zephon_core.ratios.datasets.files import Allowance, KeptBytes
 from zephon_core.ratios.datasets.model import BLANK_ROW, LocatedRow, LocatedWindow, UnitReader, UnitRows, good_payloads
 from zephon_core.ratios.estimate import locate
+from zephon_core.ratios.looks import WHOLE_TEXT_BYTES, Found, UnitDraws, long_text, stretch_of
 from zephon_core.readers.rows import RowProblem
 
 if TYPE_CHECKING:
@@ -31,45 +31,20 @@ if TYPE_CHECKING:
 
 __all__ = ["Draws", "RowsRead", "Sampler"]
 
-STRETCH_BYTES = 1024
-WHOLE_TEXT_BYTES = 2 * STRETCH_BYTES
-_CONTEXT_BYTES = 4096
-WHOLE_ROW_BYTES = STRETCH_BYTES + 2 * _CONTEXT_BYTES
-"""A row of a decoded unit up to this long is counted whole: with what stands around it, a stretch would cost as much."""
 _COUNT_AT_ONCE = 2048
 _GROUPS_AT_ONCE = 16
 _KEEP_BYTES = 256 << 20
 _LONG_ROW_BYTES = 8 << 10
 _LONG_ROW_STRETCHES = 4
 _STRETCH_EVERY_BYTES = 16 << 10
-_ROW_BYTES = 1
-"""Added to the bytes of a decoded unit's rows, so that those without content can be drawn: they may deliver special tokens."""
 
 Float64 = npt.NDArray[np.float64]
 Int64 = npt.NDArray[np.int64]
 
 
-@dataclass
-class _Found:
-    """What a draw came upon: a row, or a stretch of its text.
-
-    weight: probability density of the row, relative to the unit's bytes: a row of as many tokens as bytes has value 1.
-    share: how many times the stretch's tokens the whole text has, as far as its bytes tell. times: how often it was come upon.
-    """
-
-    payload: Any
-    weight: float
-    where: str
-    text: str | None = None
-    start: int = 0
-    stop: int = 0
-    share: float = 1.0
-    times: int = 1
-
-
 _Wanted = tuple[int, int, float, Float64]
 """A draw that falls on a unit: its number, the byte of the unit, the same as a place from 0 to 1, and further places, at random."""
-_Outcome = tuple[int, list[_Found] | InputError | BudgetSpentError]
+_Outcome = tuple[int, list[Found] | InputError | BudgetSpentError]
 """A draw's number, and the rows that it came upon, or why there are none."""
 
 
@@ -120,7 +95,7 @@ class Sampler:
         self._order = axis_order(dataset)
         self._seen = np.zeros(len(dataset.units), np.bool_)
         self._looked_at: dict[int, UnitRows] = {}
-        self._kept: dict[int, _UnitDraws] = {}
+        self._kept: dict[int, UnitDraws] = {}
         self._kept_rows: dict[int, list[LocatedRow]] = {}
         self._kept_bytes = 0
         self._rows_read = RowsRead()
@@ -242,7 +217,7 @@ class Sampler:
 
         step = max(_GROUPS_AT_ONCE, _COUNT_AT_ONCE // visits)
         for first in range(0, len(groups), step):
-            waiting: list[tuple[int, list[_Found]]] = []
+            waiting: list[tuple[int, list[Found]]] = []
             # All of them, before one of them ends it: none is at it still, then.
             for number, outcome in list(chain.from_iterable(self._pool.map(visit, groups[first : first + step]))):
                 if isinstance(outcome, BudgetSpentError):
@@ -279,7 +254,7 @@ class Sampler:
         except (InputError, BudgetSpentError) as error:
             return [(number, error) for number, *_ in wanted]
 
-    def _unit(self, plan: CountPlan, unit: int) -> _UnitDraws:
+    def _unit(self, plan: CountPlan, unit: int) -> UnitDraws:
         """Read a unit, or take it from those kept from earlier rounds."""
         found = self._kept.get(unit)
         if found is None:
@@ -287,7 +262,7 @@ class Sampler:
             rows = self._looked_at.get(unit)
             if rows is None:
                 rows = self._reader(plan).read(unit)
-            found = _UnitDraws(rows, size, plan.text_path, self._where(unit))
+            found = UnitDraws(rows, size, plan.text_path, self._where(unit))
             with self._lock:
                 if self._kept_bytes + size <= _KEEP_BYTES:
                     self._kept[unit] = found
@@ -318,9 +293,9 @@ class Sampler:
             with self._lock:
                 self._rows_read = RowsRead(self._rows_read.rows + rows, self._rows_read.bytes + reader.bytes_read - before)
 
-    def _windowed(self, unit: int, window: LocatedWindow) -> _Found:
+    def _windowed(self, unit: int, window: LocatedWindow) -> Found:
         """Weigh a window of a row: each byte that belongs to it stands for an equal part of the tokens that start in it."""
-        return _Found(
+        return Found(
             None,
             1 / window.length,
             self._place(unit, window.start),
@@ -345,17 +320,17 @@ class Sampler:
                     self._kept_bytes += row.length
         return row
 
-    def _row_at(self, plan: CountPlan, unit: int, row: LocatedRow, offset: int, again: Float64) -> list[_Found]:
+    def _row_at(self, plan: CountPlan, unit: int, row: LocatedRow, offset: int, again: Float64) -> list[Found]:
         """Look at a row, or at some stretches of its text: the more, the more it cost to read."""
-        found = _Found(row.payload, 1 / row.length, self._place(unit, row.start))
-        data = _long_text(found, plan.text_path if row.length > WHOLE_TEXT_BYTES else None)
+        found = Found(row.payload, 1 / row.length, self._place(unit, row.start))
+        data = long_text(found, plan.text_path if row.length > WHOLE_TEXT_BYTES else None)
         if data is None:
             return [found]
         places = [
             (offset - row.start + 0.5) / row.length,
             *again[: min(_LONG_ROW_STRETCHES - 1, row.length // _STRETCH_EVERY_BYTES)],
         ]
-        return [_stretch(data, float(place), found) for place in places]
+        return [stretch_of(data, float(place), found) for place in places]
 
     def _place(self, unit: int, start: int) -> str:
         """Say where a row is: in which file, and at which byte of it."""
@@ -383,78 +358,7 @@ class _RestReader:
         return self._sampler.whole(self._plan, unit)
 
 
-class _UnitDraws:
-    """Draws rows of one decoded unit in proportion to their bytes."""
-
-    def __init__(self, rows: UnitRows, size: int, text_path: tuple[str, ...] | None, where: str) -> None:
-        self.rows = rows
-        self._where = where
-        self._text_path = text_path
-        self._texts = rows.texts(text_path) if text_path is not None else None
-        self._weights = rows.row_bytes + _ROW_BYTES
-        self._ends = np.cumsum(self._weights)
-        self._scale = float(self._ends[-1]) / size if len(self._ends) else 0.0
-        self._latest = (-1, b"")  # the long text that was looked at last, and most likely is next
-
-    def around(self, place: float, visits: int) -> list[_Found]:
-        """Return the rows at a place in the unit, 0 to 1, and at others at even distances from it, or stretches of long ones."""
-        if not len(self._ends):
-            return [_Found(BLANK_ROW, 0.0, self._where)]
-        targets = (place + np.arange(visits) / visits) % 1.0 * float(self._ends[-1])
-        rows = np.minimum(np.searchsorted(self._ends, targets, side="right"), len(self._ends) - 1)
-        inside = 1 - (self._ends[rows] - targets) / self._weights[rows]
-        is_text = np.zeros(len(rows), np.bool_) if self._texts is None else self._texts.lengths[rows] > WHOLE_ROW_BYTES
-        found = [self._stretch_of(row, at) for row, at in zip(rows[is_text].tolist(), inside[is_text].tolist(), strict=True)]
-        others, first, times = np.unique(rows[~is_text], return_index=True, return_counts=True)
-        for payload, row, number, count in zip(self.rows.payloads(others.tolist()), others.tolist(), first, times, strict=True):
-            look = replace(self._found(row), payload=payload, times=int(count))
-            text = _long_text(look, self._text_path if self._weights[row] > WHOLE_ROW_BYTES else None)
-            found.append(look if text is None else _stretch(text, float(inside[~is_text][number]), look))
-        return found
-
-    def _found(self, row: int) -> _Found:
-        return _Found(None, self._scale / float(self._weights[row]), f"{self._where} (row {row + 1:,} of its unit)")
-
-    def _stretch_of(self, row: int, inside: float) -> _Found:
-        found = self._found(row)
-        if self._texts is not None:
-            try:
-                if self._latest[0] != row:
-                    self._latest = (row, self._texts.text(row).encode("utf-8", "surrogatepass"))
-                return _stretch(self._latest[1], inside, found)
-            except RowProblem as problem:
-                found.payload = problem
-        return found
-
-
-def _long_text(found: _Found, path: tuple[str, ...] | None) -> bytes | None:
-    """Return the text of a row where it is so long that stretches of it are looked at; None otherwise, and without a path."""
-    if path is None or found.payload is BLANK_ROW or isinstance(found.payload, RowProblem):
-        return None
-    text = as_text(look_up(found.payload, path))
-    data = b"" if text is None else text.encode("utf-8", "surrogatepass")
-    return data if len(data) > WHOLE_TEXT_BYTES else None
-
-
-def _stretch(data: bytes, inside: float, row: _Found) -> _Found:
-    """Return the stretch of a long text around a place in it, 0 to 1: texts are cut into stretches of `STRETCH_BYTES`."""
-    start = min(int(inside * len(data)), len(data) - 1) // STRETCH_BYTES * STRETCH_BYTES
-    stop = min(start + STRETCH_BYTES, len(data))
-    left, first, last, right = (_character_start(data, at) for at in (start - _CONTEXT_BYTES, start, stop, stop + _CONTEXT_BYTES))
-    before, stretch, after = (data[a:b].decode("utf-8", "surrogatepass") for a, b in ((left, first), (first, last), (last, right)))
-    share = len(data) / (stop - start)
-    return replace(row, text=before + stretch + after, start=len(before), stop=len(before) + len(stretch), share=share)
-
-
-def _character_start(data: bytes, at: int) -> int:
-    """Return the first byte at or after `at` with which a character begins."""
-    at = max(0, at)
-    while at < len(data) and data[at] & 0xC0 == 0x80:
-        at += 1
-    return min(at, len(data))
-
-
-def _count(plan: CountPlan, waiting: Sequence[tuple[int, list[_Found]]], draws: Draws) -> None:
+def _count(plan: CountPlan, waiting: Sequence[tuple[int, list[Found]]], draws: Draws) -> None:
     """Count what draws came upon, and average over the looks of a draw, as far as they can be measured."""
     flat = [found for _, group in waiting for found in group]
     values = np.full((len(flat), draws.values.shape[1]), np.nan)
@@ -483,7 +387,7 @@ def _count(plan: CountPlan, waiting: Sequence[tuple[int, list[_Found]]], draws: 
             draws.within[number] = float(squares @ times[good]) / (count - 1)
 
 
-def _count_rows(plan: CountPlan, rows: Sequence[_Found], draws: Draws) -> list[tuple[int, ...] | None]:
+def _count_rows(plan: CountPlan, rows: Sequence[Found], draws: Draws) -> list[tuple[int, ...] | None]:
     counts: list[tuple[int, ...] | None] = [None] * len(rows)
     payloads, owners = [], []
     zero = (0,) * len(plan.outputs)
@@ -506,7 +410,7 @@ def _count_rows(plan: CountPlan, rows: Sequence[_Found], draws: Draws) -> list[t
 
 
 @contextmanager
-def _placed(found: Sequence[_Found]) -> Iterator[None]:
+def _placed(found: Sequence[Found]) -> Iterator[None]:
     """Say where the row stands that is refused."""
     try:
         yield

@@ -11,6 +11,7 @@ import pytest
 
 from zephon_core.errors import InputError
 from zephon_core.ratios.datasets import Dataset
+from zephon_core.ratios.datasets.files import KeptBytes
 
 Opener = Callable[..., Dataset]
 
@@ -74,6 +75,20 @@ def test_few_bytes_are_read_to_find_batches(tmp_path: Path, opened: Opener) -> N
     with dataset.open() as reader:
         reader.read(3)
         assert reader.bytes_read < 1.5 * path.stat().st_size / 4
+
+
+def test_a_small_file_is_read_in_one_go_only_where_it_is_kept(tmp_path: Path, opened: Opener) -> None:
+    table = pa.table({"text": [np.random.default_rng(0).bytes(1000).hex() for _ in range(40)]})
+    path = tmp_path / "a.arrow"
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
+        writer.write_table(table, max_chunksize=10)
+    size = path.stat().st_size
+    dataset = opened(path)
+    for kept, most in ((None, size / 2), (KeptBytes(1 << 20), size)):
+        with dataset.open(kept=kept) as reader:
+            reader.read(3)
+            assert reader.bytes_read <= most
+            assert kept is None or reader.bytes_read == size
 
 
 @pytest.mark.parametrize("name", ["a.arrow", "a.arrows"])

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from zephon_core.batching.cutting.cut import cut_sorted, cut_stretch
+from zephon_core.batching.cutting.cut import cut_sorted, cut_stretch, grown
 from zephon_core.batching.cutting.loops import copy_items, sum_items
 from zephon_core.batching.cutting.sorting import sort_pairs
 from zephon_core.batching.options import LARGEST, TokenBatchOptions
@@ -59,7 +59,7 @@ def form_batches(
     buffer: npt.NDArray[Any] = np.empty(0, np.int32)  # its first `held` are the lengths from `begin` on
     for stretch in stretches:
         if held + len(stretch) > len(buffer):
-            buffer = _grown(buffer[:held], min(len(order), 2 * held + len(stretch) + len(stretch) // 4), stretch.dtype)
+            buffer = grown(buffer[:held], min(len(order), 2 * held + len(stretch) + len(stretch) // 4), stretch.dtype)
         buffer[held : held + len(stretch)] = stretch
         held += len(stretch)
         closed = begin + held == len(order)
@@ -74,7 +74,7 @@ def form_batches(
         after = batches + len(ends)
         if after >= figures.shape[1]:
             expected = after * len(order) // (begin + held)
-            figures = _grown(figures[:, : batches + 1], max(after, expected + expected // 16) + 1)
+            figures = grown(figures[:, : batches + 1], max(after, expected + expected // 16) + 1)
         figures[0, batches + 1 : after + 1] = ends + begin
         figures[1, batches:after], figures[2, batches:after] = tokens, tops
         used = int(ends[-1]) if len(ends) else 0
@@ -84,13 +84,6 @@ def form_batches(
     figures[0, 0] = 0
     stream = BatchStream(figures[0, : batches + 1], figures[1, :batches], figures[2, :batches])
     return stream, np.array(windows if former else [0, batches], np.int64)
-
-
-def _grown(items: npt.NDArray[Any], room: int, dtype: npt.DTypeLike = np.int64) -> npt.NDArray[Any]:
-    """Return an array with the items, [n] or [k, n], and room for more, of which memory is taken up as it's written to."""
-    larger = np.empty((*items.shape[:-1], room), dtype)
-    larger[..., : items.shape[-1]] = items
-    return larger
 
 
 class _WindowFormer:

@@ -27,6 +27,7 @@ __all__ = [
     "cut_padded_widely",
     "cut_sorted",
     "cut_stretch",
+    "grown",
     "lengths_of",
     "look_up",
     "measure_batches",
@@ -74,8 +75,7 @@ def cut_batches(lengths: LengthTable | npt.ArrayLike, order: npt.NDArray[Any] | 
         if len(ends) < found + _BATCHES_AT_ONCE:
             # As many as there will be if the others are like those so far: memory that is written to once, and never copied.
             like_these = math.ceil(found * count / position * _SPARE) if position else 0
-            grown = np.empty(max(like_these, found) + _BATCHES_AT_ONCE, np.int64)
-            grown[:found], ends = ends[:found], grown
+            ends = grown(ends[:found], max(like_these, found) + _BATCHES_AT_ONCE)
         new = ends[found : found + _BATCHES_AT_ONCE]
         cut = _kernel(options)(stretch, options.maximum_tokens, _limit(options), stop == count, new)
         if not cut:  # a batch longer than the stretch
@@ -86,6 +86,13 @@ def cut_batches(lengths: LengthTable | npt.ArrayLike, order: npt.NDArray[Any] | 
         position = int(new[cut - 1])
     ends.resize(found, refcheck=False)
     return ends
+
+
+def grown(items: npt.NDArray[Any], room: int, dtype: npt.DTypeLike = np.int64) -> npt.NDArray[Any]:
+    """Return an array with the items, [n] or [k, n], and room for more, of which memory is taken up as it's written to."""
+    larger = np.empty((*items.shape[:-1], room), dtype)
+    larger[..., : items.shape[-1]] = items
+    return larger
 
 
 def cut_stretch(lengths: npt.NDArray[Any], options: TokenBatchOptions, *, closed: bool) -> CutBatches:

@@ -135,7 +135,7 @@ class ArrowReader:
         self._file = open_file(place, tally, readahead_bytes=_READAHEAD_BYTES, keep=True)
         self._messages: list[_Message] | None = None
         self._footer: pa.ipc.RecordBatchFileReader | None = None
-        if self._file.size_bytes <= WHOLE_BYTES:
+        if self._file.keeps and self._file.size_bytes <= WHOLE_BYTES:
             self._file.once(0, self._file.size_bytes)
 
     def read(self, part: int, start: int, size: int, rows: int) -> ColumnRows:
